@@ -1,0 +1,171 @@
+"""Manifests: immutable JSON lists of files with their digests, and where they came from.
+
+A step publishes its files first and its manifest last, at a key derived from what it was made of. Found again with its
+digests right it need not be made again; with wrong digests it is an error, never a skip. References to other manifests
+are keys relative to the root, so that a store can be moved whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from paddlewheel.errors import StorageError
+from paddlewheel.storage import Store, digest_file
+
+MANIFEST_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One file of a manifest: its key relative to the root, rows, size and xxh3-128 digest; `facts` by kind."""
+
+    key: str
+    bytes: int
+    digest: str
+    rows: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What a manifest was made from: the key of another manifest (or the URI of a source file) and its digest."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What one step made. `facts` holds the numbers of its kind (window, refused rows, layout, metrics)."""
+
+    kind: str
+    name: str
+    key: str
+    files: tuple[Shard, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    recipe: str = ""
+    code: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    version: int = MANIFEST_VERSION
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files together."""
+        return sum(shard.rows or 0 for shard in self.files)
+
+    def to_json(self) -> bytes:
+        """Canonical JSON: sorted keys, so that equal manifests have equal bytes."""
+        return (json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+    @staticmethod
+    def from_json(raw: bytes, where: str) -> Manifest:
+        """Parse a manifest. Raises StorageError naming `where` for anything that is not one of this version."""
+        try:
+            tree = json.loads(raw)
+            if tree["version"] != MANIFEST_VERSION:
+                raise StorageError(
+                    f"{where} is a manifest of version {tree['version']}, this program reads {MANIFEST_VERSION}"
+                )
+            files = tuple(Shard(**entry) for entry in tree.pop("files"))
+            inputs = tuple(Input(**entry) for entry in tree.pop("inputs"))
+            return Manifest(files=files, inputs=inputs, **tree)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{where} is not a manifest: {error}") from error
+
+
+def derive_key(kind: str, *parts: Any) -> str:
+    """20 hexadecimal digits that name a work: a digest of its kind, inputs, recipe section and code, as canonical JSON."""
+    text = json.dumps([kind, *parts], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return xxhash.xxh3_128_hexdigest(text.encode())[:20]
+
+
+@functools.cache
+def code_digest(*modules: str) -> str:
+    """Digest of the source of the named modules or packages (`paddlewheel.data.ingest`), without importing them."""
+    state = xxhash.xxh3_128()
+    for module in sorted(modules):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise StorageError(f"no source found for the module {module}")
+        origin = Path(spec.origin)
+        sources = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+        for source in sources:
+            state.update(f"{module}/{source.name}\0".encode())
+            state.update(source.read_bytes())
+    return state.hexdigest()[:20]
+
+
+def read_manifest(store: Store, key_or_uri: str) -> Manifest:
+    """The manifest at a key or an absolute URI, parsed but without checking its files."""
+    key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
+    return Manifest.from_json(store.read(key), store.uri(key))
+
+
+def input_of(store: Store, key_or_uri: str) -> Input:
+    """A reference to a manifest with the digest of its bytes, for `Manifest.inputs`."""
+    key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
+    return Input(key=key, digest=xxhash.xxh3_128_hexdigest(store.read(key)))
+
+
+def find_done(store: Store, manifest_key: str) -> Manifest | None:
+    """The manifest at this key if the step was finished before, its files verified; None if it was not.
+
+    Says in the log that the step is skipped. Raises StorageError if a file is missing or has another digest.
+    """
+    if store.stat(manifest_key) is None:
+        return None
+    manifest = Manifest.from_json(store.read(manifest_key), store.uri(manifest_key))
+    verify(store, manifest)
+    log.info("%s: already done, %d files verified, skipped (%s)", manifest.kind, len(manifest.files), manifest_key)
+    return manifest
+
+
+def verify(store: Store, manifest: Manifest) -> None:
+    """Check size and digest of every file. Raises StorageError that names each file that differs, and the way out."""
+    faults = []
+    for shard in manifest.files:
+        stat = store.stat(shard.key)
+        if stat is None:
+            faults.append(f"{store.uri(shard.key)} is missing")
+        elif stat.bytes != shard.bytes:
+            faults.append(f"{store.uri(shard.key)} has {stat.bytes} bytes, not {shard.bytes}")
+        elif (found := digest_file(store.local_path(shard.key))) != shard.digest:
+            faults.append(f"{store.uri(shard.key)} has the digest {found}, not {shard.digest}")
+    if faults:
+        folder = store.uri(f"{manifest.key}")
+        raise StorageError(
+            f"the files of {manifest.kind} {manifest.key} are damaged: {'; '.join(faults)}. "
+            f"Restore them, or remove {folder} so that the step makes them again"
+        )
+
+
+def publish_manifest(store: Store, manifest: Manifest, *, manifest_key: str | None = None) -> str:
+    """Publish a manifest after its files (default key: `<manifest.key>/manifest.json`); returns its absolute URI."""
+    key = manifest_key or f"{manifest.key}/{MANIFEST_NAME}"
+    store.publish(key, manifest.to_json())
+    return store.uri(key)
+
+
+def publish_file(
+    store: Store, key: str, path: Path, *, rows: int | None = None, facts: Mapping[str, Any] | None = None
+) -> Shard:
+    """Publish a staged local file and describe it."""
+    digest = digest_file(path)
+    stat = store.publish(key, path)
+    return Shard(key=key, bytes=stat.bytes, digest=digest, rows=rows, facts=dict(facts or {}))
+
+
+def total_rows(manifests: Iterable[Manifest]) -> int:
+    """Rows of all files of all manifests."""
+    return sum(manifest.rows for manifest in manifests)

@@ -1,0 +1,397 @@
+"""Reading recipes: YAML and `--set` in, a checked Recipe out, or one RecipeError that tells every fault together."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from paddlewheel.errors import RecipeError
+from paddlewheel.recipe import Column, Feature, Join, Recipe, Source, adapter, dump
+
+# Names that this version has, and names that a later one will have.
+REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "training.strategy": (
+        ("single", "data_parallel"),
+        ("zero", "tensor_parallel", "pipeline_parallel", "parameter_server"),
+    ),
+    "training.sync": (("dense",), ("bf16", "topk", "local_sgd")),
+    "model.name": (("wide_deep", "deepfm"), ()),
+    "resources.launcher": (("local",), ("slurm", "kubernetes")),
+}
+
+# Parameters of a feature that its kind takes, and how many columns it reads.
+FEATURE_PARAMETERS: Mapping[str, tuple[frozenset[str], tuple[int, int]]] = {
+    "category": (frozenset({"min_count"}), (1, 1)),
+    "hash": (frozenset({"buckets"}), (1, 1)),
+    "cross": (frozenset({"buckets"}), (2, 8)),
+    "standard": (frozenset(), (1, 1)),
+    "log1p": (frozenset(), (1, 1)),
+    "quantile": (frozenset({"bins"}), (1, 1)),
+    "clock": (frozenset(), (1, 1)),
+    "cyclic": (frozenset({"period"}), (1, 1)),
+    "weekday": (frozenset({"timezone"}), (1, 1)),
+    "month": (frozenset({"timezone"}), (1, 1)),
+    "age": (frozenset(), (2, 2)),
+}
+NEEDED_PARAMETERS = {"hash": "buckets", "cross": "buckets", "quantile": "bins", "cyclic": "period"}
+NUMERIC_KINDS = frozenset({"standard", "log1p", "quantile", "clock", "cyclic", "age"})
+TIME_KINDS = frozenset({"weekday", "month"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One mistake: where it is, what stands there, what may stand there, and the nearest right name."""
+
+    path: str
+    value: Any
+    allowed: str
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"{self.path or '(recipe)'}: {_short(self.value)}: {self.allowed}{hint}"
+
+
+def load_recipe(source: Path | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
+    """The recipe in a YAML file (or a mapping already read), with overrides, checked.
+
+    overrides: `path=value` texts as of `--set` (the value is YAML), or a mapping of dotted paths to values.
+    Raises RecipeError with every fault: its path, its value, what is allowed and the nearest right name.
+    """
+    where = str(source) if isinstance(source, Path) else "recipe"
+    tree = _read_yaml(source) if isinstance(source, Path) else _copy(source)
+    faults: list[Fault] = []
+    for path, value in _parse_overrides(overrides, faults):
+        _set(tree, path, value, faults)
+    recipe: Recipe | None = None
+    try:
+        recipe = adapter().validate_python(tree)
+    except pydantic.ValidationError as error:
+        faults.extend(_faults_of(error))
+    if recipe is not None:
+        faults.extend(check(recipe))
+    else:
+        faults.extend(_check_loosely(tree, faults))
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise RecipeError(f"{where}: {count}:\n" + "\n".join(f"  {fault}" for fault in faults))
+    if recipe is None:
+        raise RecipeError(f"{where}: not a recipe")
+    return recipe
+
+
+def check(recipe: Recipe) -> Iterator[Fault]:
+    """What one field says about another: names that must exist, features that would leak, devices that cannot."""
+    yield from _check_sources(recipe)
+    known = known_columns(recipe)
+    for index, feature in enumerate(recipe.features):
+        yield from _check_feature(f"features.{index}", feature, known)
+    yield from _check_unique("features", [feature.name for feature in recipe.features])
+    if recipe.data.label.column not in known:
+        yield _unknown("data.label.column", recipe.data.label.column, known, "a column of data.rows")
+    for index, column in enumerate(recipe.evaluation.slices):
+        if column not in known:
+            yield _unknown(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")
+    yield from _check_names(dump(recipe))
+    for index, handler in enumerate(recipe.training.handlers):
+        yield from _check_registered(f"training.handlers.{index}", handler, (), ())
+    yield from _check_device(recipe)
+
+
+def known_columns(recipe: Recipe) -> dict[str, Column]:
+    """Every raw and joined column by the name that features use."""
+    columns = {column.name: column for column in recipe.data.rows.columns}
+    for join in recipe.data.joins:
+        columns.update({f"{join.source.name}_{column.name}": column for column in join.source.columns})
+    return columns
+
+
+def _check_names(tree: Any) -> Iterator[Fault]:
+    """Names that must be registered, looked up in a recipe's plain tree, which may be malformed elsewhere."""
+    for path, (names, later) in REGISTERED.items():
+        section, _, field = path.partition(".")
+        part = tree.get(section) if isinstance(tree, dict) else None
+        value = part.get(field) if isinstance(part, dict) else None
+        if isinstance(value, str):
+            yield from _check_registered(path, value, names, later)
+
+
+def _check_sources(recipe: Recipe) -> Iterator[Fault]:
+    sources: list[tuple[str, Source]] = [("data.rows", recipe.data.rows)]
+    sources += [(f"data.joins.{index}.source", join.source) for index, join in enumerate(recipe.data.joins)]
+    yield from _check_unique("data", [source.name for _, source in sources])
+    if "{partition}" not in recipe.data.rows.path:
+        yield Fault(path="data.rows.path", value=recipe.data.rows.path, allowed="must contain {partition}")
+    for path, source in sources:
+        names = [column.name for column in source.columns]
+        yield from _check_unique(f"{path}.columns", names)
+        for index, name in enumerate(source.key):
+            if name not in names:
+                yield _unknown(f"{path}.key.{index}", name, names, "a column of this source")
+        for index, column in enumerate(source.columns):
+            yield from _check_column(f"{path}.columns.{index}", column)
+    left = {column.name: column for column in recipe.data.rows.columns}
+    for index, join in enumerate(recipe.data.joins):
+        yield from _check_join(f"data.joins.{index}", join, left)
+
+
+def _check_column(path: str, column: Column) -> Iterator[Fault]:
+    if column.pattern is not None:
+        try:
+            re.compile(column.pattern)
+        except re.error as error:
+            yield Fault(path=f"{path}.pattern", value=column.pattern, allowed=f"must be a regular expression ({error})")
+    if column.minimum is not None and column.maximum is not None and column.minimum > column.maximum:
+        yield Fault(path=f"{path}.minimum", value=column.minimum, allowed=f"must not exceed maximum {column.maximum}")
+
+
+def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[Fault]:
+    right = {column.name: column for column in join.source.columns}
+    for left_name, right_name in join.keys.items():
+        if left_name not in left:
+            yield _unknown(f"{path}.keys", left_name, left, "a column of data.rows")
+        if right_name not in right:
+            yield _unknown(f"{path}.keys.{left_name}", right_name, right, f"a column of {join.source.name}")
+    for side, moment, columns in (("left_time", join.left_time, left), ("right_time", join.right_time, right)):
+        if join.kind == "asof" and moment is None:
+            yield Fault(path=f"{path}.{side}", value=None, allowed="an asof join needs it")
+        elif join.kind == "lookup" and moment is not None:
+            yield Fault(path=f"{path}.{side}", value=moment.column, allowed="a lookup join takes no time")
+        elif moment is not None:
+            for name in filter(None, (moment.column, moment.plus_minutes)):
+                if name not in columns:
+                    yield _unknown(f"{path}.{side}", name, columns, "a column of that side")
+                elif columns[name].known == "after":
+                    yield Fault(
+                        path=f"{path}.{side}", value=name, allowed="is known only after the prediction is asked for"
+                    )
+
+
+def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> Iterator[Fault]:
+    for index, name in enumerate(feature.columns):
+        here = f"{path}.columns.{index}"
+        if name not in known:
+            yield _unknown(here, name, known, "a column of the rows or of a join")
+            continue
+        column = known[name]
+        if column.known == "after":
+            yield Fault(
+                path=here,
+                value=name,
+                allowed=f"feature {feature.name!r} would use a column that is known only after the prediction is asked "
+                "for; use one with known: before",
+            )
+        if feature.kind in NUMERIC_KINDS and column.type not in ("int64", "float64", "bool"):
+            yield Fault(path=here, value=name, allowed=f"kind {feature.kind} needs a number, this is a {column.type}")
+        if feature.kind in TIME_KINDS and column.type not in ("timestamp", "date"):
+            yield Fault(path=here, value=name, allowed=f"kind {feature.kind} needs a timestamp, not a {column.type}")
+    taken, (least, most) = FEATURE_PARAMETERS[feature.kind]
+    if not least <= len(feature.columns) <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        yield Fault(path=f"{path}.columns", value=list(feature.columns), allowed=f"{feature.kind} takes {wanted} columns")
+    for parameter in ("min_count", "buckets", "bins", "period", "timezone"):
+        value = getattr(feature, parameter)
+        if value is not None and parameter not in taken:
+            allowed = f"kind {feature.kind} takes {', '.join(sorted(taken)) or 'no parameter'}"
+            yield Fault(path=f"{path}.{parameter}", value=value, allowed=allowed)
+    needed = NEEDED_PARAMETERS.get(feature.kind)
+    if needed and getattr(feature, needed) is None:
+        yield Fault(path=f"{path}.{needed}", value=None, allowed=f"kind {feature.kind} needs it")
+
+
+def _check_device(recipe: Recipe) -> Iterator[Fault]:
+    if recipe.training.precision != "float32" and recipe.resources.device == "cpu":
+        yield Fault(
+            path="training.precision",
+            value=recipe.training.precision,
+            allowed="a CPU computes in float32 only; use float32, or resources.device: gpu",
+        )
+    ranks = recipe.resources.nodes * recipe.resources.ranks_per_node
+    if recipe.training.strategy == "single" and ranks > 1:
+        yield Fault(
+            path="training.strategy",
+            value="single",
+            allowed=f"single is for one rank, resources ask for {ranks}; use data_parallel",
+        )
+
+
+def _check_registered(path: str, value: str, names: Sequence[str], later: Sequence[str]) -> Iterator[Fault]:
+    """A registered name, or `package.module:name` of an importable module."""
+    if value in names:
+        return
+    if value in later:
+        yield Fault(path=path, value=value, allowed=f"not in this version; use {' or '.join(names)}")
+    elif ":" in value:
+        module = value.partition(":")[0]
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            yield Fault(path=path, value=value, allowed=f"there is no module {module!r} to import")
+    else:
+        yield _unknown(path, value, names, "or package.module:name of your own")
+
+
+def _check_unique(path: str, names: Sequence[str]) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            yield Fault(path=path, value=name, allowed="stands there twice; each name once")
+        seen.add(name)
+
+
+def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """Leaks and unknown columns of a recipe that is malformed elsewhere, so that these faults are told in one go too."""
+    told = {fault.path for fault in faults}
+    yield from _check_names(tree)
+    parts: dict[str, Any] = {}
+    for name in ("data", "features"):
+        if isinstance(tree, dict) and not any(path == name for path in told):
+            parts[name] = tree.get(name)
+    columns: dict[str, Column] = {}
+    try:
+        sources = [("", parts["data"]["rows"])]
+        sources += [(f"{join['source']['name']}_", join["source"]) for join in parts["data"].get("joins") or ()]
+        for prefix, source in sources:
+            for entry in source["columns"]:
+                name = f"{prefix}{entry['name']}"
+                columns[name] = Column(name=entry["name"], type="string", known=entry.get("known", "before"))
+        features = list(enumerate(parts["features"]))
+    except (KeyError, TypeError, AttributeError, pydantic.ValidationError):
+        return
+    for index, feature in features:
+        names = feature.get("columns") if isinstance(feature, dict) else None
+        for position, name in enumerate(names if isinstance(names, list) else ()):
+            path = f"features.{index}.columns.{position}"
+            if not isinstance(name, str) or path in told:
+                continue
+            if name not in columns:
+                yield _unknown(path, name, columns, "a column of the rows or of a join")
+            elif columns[name].known == "after":
+                yield Fault(path=path, value=name, allowed="is known only after the prediction is asked for")
+
+
+def _unknown(path: str, value: str, names: Iterable[str], allowed: str) -> Fault:
+    names = list(names)
+    near = difflib.get_close_matches(value, names, n=1)
+    listed = f"{', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+    return Fault(path=path, value=value, allowed=f"must be one of {listed} ({allowed})", nearest=next(iter(near), None))
+
+
+def _faults_of(error: pydantic.ValidationError) -> Iterator[Fault]:
+    for entry in error.errors(include_url=False):
+        location = [part for part in entry["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+        path = ".".join(str(part) for part in location)
+        if entry["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            names = _fields_at(location[:-1])
+            yield Fault(
+                path=path,
+                value=entry["input"],
+                allowed=f"no such field; here stand {', '.join(names)}",
+                nearest=next(iter(difflib.get_close_matches(str(location[-1]), names, n=1)), None),
+            )
+        elif entry["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            yield Fault(path=path, value=None, allowed="is needed and missing")
+        elif entry["type"] == "literal_error":
+            names = [name.strip().strip("'") for name in re.split(r",| or ", entry["ctx"]["expected"])]
+            near = difflib.get_close_matches(str(entry["input"]), names, n=1)
+            yield Fault(
+                path=path,
+                value=entry["input"],
+                allowed=f"must be one of {', '.join(names)}",
+                nearest=next(iter(near), None),
+            )
+        else:
+            message = entry["msg"].replace("Input should", "must")
+            yield Fault(path=path, value=entry["input"], allowed=message[:1].lower() + message[1:])
+
+
+def _fields_at(location: Sequence[str | int]) -> list[str]:
+    """Field names of the dataclass at a path, walked through the types of `Recipe`."""
+    schema = adapter().json_schema()
+    node: Any = schema
+    for part in location:
+        node = _resolve(node, schema)
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    return list(_resolve(node, schema).get("properties", {}))
+
+
+def _resolve(node: Any, schema: Any) -> Any:
+    for option in node.get("anyOf", ()):
+        if "$ref" in option:
+            node = option
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    return node
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        near = sorted(str(found) for found in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        hint = f"; there are {', '.join(near)}" if near else ""
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{path}: a recipe is a YAML mapping with name, data, features, model, training")
+    return tree
+
+
+def _parse_overrides(
+    overrides: Sequence[str] | Mapping[str, Any], faults: list[Fault]
+) -> Iterator[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        yield from overrides.items()
+        return
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            faults.append(Fault(path="--set", value=text, allowed="must be path=value, as training.epochs=3"))
+            continue
+        try:
+            yield path, yaml.safe_load(value)
+        except yaml.YAMLError:
+            faults.append(Fault(path=f"--set {path}", value=value, allowed="must be a YAML value"))
+
+
+def _set(tree: Any, path: str, value: Any, faults: list[Fault]) -> None:
+    """Set a dotted path in nested dicts and lists; a section that is missing is made."""
+    *parents, last = path.split(".")
+    node = tree
+    try:
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        if isinstance(node, list):
+            node[int(last)] = value
+        elif isinstance(node, dict):
+            node[last] = value
+        else:
+            raise TypeError
+    except (ValueError, IndexError, TypeError, AttributeError):
+        faults.append(Fault(path=path, value=value, allowed="the recipe has no such place to set"))
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(entry) for key, entry in value.items()}
+    return [_copy(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
