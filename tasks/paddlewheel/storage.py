@@ -261,3 +261,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def default_root() -> str:
+    """PADDLEWHEEL_ROOT, else `var/` beside the project's checkout, else `var/` in the working directory."""
+    named = os.environ.get("PADDLEWHEEL_ROOT")
+    if named:
+        return named
+    checkout = Path(__file__).resolve().parents[2]
+    base = checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+    return path_to_uri(base / "var")
