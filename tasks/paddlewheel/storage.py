@@ -56,6 +56,9 @@ class Store(Protocol):
     def list(self, prefix: str) -> Iterator[Stat]:
         """Every object below `prefix`, sorted by key. Temporary files are never listed."""
 
+    def children(self, prefix: str) -> list[str]:
+        """Names of the folders right below `prefix`, sorted; none where there is no such folder."""
+
     def publish(self, key: str, content: bytes | Path) -> Stat:
         """Create the object whole and durably. Idempotent for equal bytes; a local file may be moved, not copied.
 
@@ -114,6 +117,13 @@ class LocalStore:
                     stat = self.stat((Path(folder) / name).relative_to(self.folder).as_posix())
                     if stat is not None:
                         yield stat
+
+    def children(self, prefix: str) -> list[str]:
+        try:
+            found = list(os.scandir(self._path(prefix)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".tmp-"))
 
     def publish(self, key: str, content: bytes | Path) -> Stat:
         target = self._path(key)

@@ -1,0 +1,107 @@
+"""The chain without Airflow: every step in order, in one process tree, and the way back from a manifest to its recipe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from paddlewheel.data.ingest import ingest
+from paddlewheel.data.plan import plan, recipe_of
+from paddlewheel.data.shard import shard
+from paddlewheel.data.validate import validate
+from paddlewheel.errors import StorageError, TrainingError
+from paddlewheel.manifest import Manifest, read_manifest
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store
+
+log = logging.getLogger(__name__)
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """URIs of what one partition's chain made."""
+
+    plan: str
+    run: str
+    promotion: str
+    card: str
+
+
+def run_chain(
+    recipe: Recipe, partition: str, *, store: Store, on_progress: Progress | None = None, say: Callable[[str], None]
+) -> Night:
+    """Every step for one partition; finished ones are verified and skipped. Raises the first step's PaddlewheelError.
+
+    on_progress gets the agent's progress while the ranks train; `say` a line before each step.
+    """
+    from paddlewheel.card import report
+    from paddlewheel.data.features import fit_features
+    from paddlewheel.data.preprocess import plan_batches, preprocess
+    from paddlewheel.evaluation.evaluate import evaluate
+    from paddlewheel.evaluation.gate import gate
+    from paddlewheel.registry import promote
+
+    say(f"plan: the window of {partition}")
+    planned = plan(recipe, partition, store=store)
+    say("ingest: landing files into typed tables")
+    ingested = ingest(recipe, planned, store=store)
+    say("validate: the recipe's limits")
+    validated = validate(recipe, ingested, store=store)
+    say("shard: labels, joins, sample ids")
+    shards = shard(recipe, validated, store=store)
+    say("fit-features: on the training days alone")
+    features = fit_features(recipe, shards, store=store)
+    say("preprocess: fixed-width rows")
+    packed = [
+        preprocess(recipe, shards, features, batch, store=store) for batch in plan_batches(recipe, shards, store=store)
+    ]
+    say("train")
+    run = train(recipe, packed, store=store, on_progress=on_progress)
+    say("evaluate: the holdout days, against the champion")
+    evaluated = evaluate(recipe, run, store=store)
+    say("gate")
+    verdict = gate(recipe, evaluated, store=store)
+    say("promote")
+    promotion = promote(recipe, verdict, store=store)
+    say("report")
+    card = report(recipe, promotion, store=store)
+    return Night(plan=planned, run=run, promotion=promotion, card=card)
+
+
+def train(recipe: Recipe, packed: list[str], *, store: Store, on_progress: Progress | None = None) -> str:
+    """One training on this host without Airflow: open the run, be its agent; the run's URI. Raises TrainingError."""
+    from paddlewheel.training.agent import run_agent
+    from paddlewheel.training.run import open_run
+
+    run = open_run(recipe, packed, store=store)
+    code = run_agent(run, store=store, resources=recipe.resources, on_progress=on_progress)
+    if code != 0:
+        key = read_manifest(store, run).key
+        raise TrainingError(
+            f"the training {key} ended with the agent's code {code}; why stands in {store.uri(f'{key}/attempts')}/ "
+            "(the newest *.verdict.json). Run the same command again: it goes on from the last commit"
+        )
+    return run
+
+
+def lineage(store: Store, uri: str, kind: str) -> Manifest:
+    """The nearest ancestor of this kind (the manifest itself included). Raises StorageError where there is none."""
+    frontier, seen = [read_manifest(store, uri)], set()
+    while frontier:
+        manifest = frontier.pop(0)
+        if manifest.kind == kind:
+            return manifest
+        for entry in manifest.inputs:
+            if entry.key not in seen and entry.key.endswith(".json"):
+                seen.add(entry.key)
+                frontier.append(read_manifest(store, entry.key))
+    raise StorageError(f"{uri} does not descend from a manifest of kind {kind!r}; give the URI that the step before printed")
+
+
+def recipe_behind(store: Store, uri: str) -> Recipe:
+    """The resolved recipe that the plan behind this manifest recorded."""
+    planned = lineage(store, uri, "plan")
+    return recipe_of(store, store.uri(f"{planned.key}/manifest.json"))

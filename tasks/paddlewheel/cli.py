@@ -1,0 +1,281 @@
+"""`paddlewheel`: every step and every question about a store from the command line, without Airflow.
+
+Exit codes: 0 done (a refused challenger is a normal end), 2 usage or recipe, 3 data, 4 training job, 5 storage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlewheel.errors import PaddlewheelError, RecipeError
+from paddlewheel.storage import Store, default_root, open_store
+
+Command = Callable[[argparse.Namespace], int]
+LATER_COMMANDS = ("data", "cluster")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code and tells errors without a stack trace."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in LATER_COMMANDS:
+        print(f"paddlewheel {arguments[0]}: not in this version", file=sys.stderr)
+        return 2
+    options = build_parser().parse_args(arguments)
+    set_up_log(quiet=options.json, verbose=options.verbose)
+    command: Command = options.command
+    try:
+        return command(options)
+    except PaddlewheelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again: finished steps are kept", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--root", default=None, help="the store (default: PADDLEWHEEL_ROOT, else var/ of the project)")
+    common.add_argument("--json", action="store_true", help="print the machine's form")
+    common.add_argument("--verbose", action="store_true", help="say more of what happens")
+    parser = argparse.ArgumentParser(
+        prog="paddlewheel", description="Retrains PaddlePaddle models every night.", epilog=(__doc__ or "").split("\n\n")[1]
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Command, text: str, **more: Any) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, parents=[common], help=text, description=text, **more)
+        added.set_defaults(command=command)
+        return added
+
+    def add_recipe(to: argparse.ArgumentParser) -> None:
+        to.add_argument("recipe", metavar="RECIPE", type=Path, help="a recipe's YAML file")
+        to.add_argument(
+            "--set", dest="overrides", metavar="path=value", nargs="+", action="extend", default=[],
+            help="change a field of the recipe, as training.epochs=3",
+        )  # fmt: skip
+
+    demo = add("demo", _demo, "write the demo's landing files")
+    demo.add_argument("name", choices=["flights"])
+    demo.add_argument("landing", metavar="LANDING", type=Path)
+
+    for name, command, text in (
+        ("run", _run, "every step for one partition, without Airflow"),
+        ("plan", _plan, "list the window of a partition and freeze its landing files"),
+    ):
+        whole = add(name, command, text)
+        add_recipe(whole)
+        whole.add_argument("--partition", required=True, metavar="DAY", help="as 2013-11-01")
+    for name, metavar, text in (
+        ("ingest", "PLAN", "landing files into typed tables, rows that break the schema into refusal files"),
+        ("validate", "INGEST", "hold what was ingested against the recipe's limits"),
+        ("shard", "VALIDATED", "label and join the rows and give each its shard"),
+        ("fit-features", "SHARDS", "fit the features on the training days"),
+        ("preprocess", "FEATURES", "apply the features: fixed-width rows"),
+        ("train", "PACKED", "train on this host and wait for the result"),
+        ("evaluate", "RUN", "measure the holdout days, against the champion"),
+        ("gate", "EVALUATION", "decide whether the challenger may be promoted"),
+        ("promote", "VERDICT", "publish an accepted model and move the champion"),
+        ("report", "PROMOTION", "write the run's card"),
+    ):
+        step = add(name, _step, f"{text}; prints the URI of its manifest")
+        step.set_defaults(step=name)
+        step.add_argument("uris", metavar=metavar, nargs="+" if name == "train" else 1, help="what the step before printed")
+        if name == "preprocess":
+            step.add_argument("--batch", type=int, default=None, help="only this batch (default: all)")
+        if name == "gate":
+            step.add_argument("--accept", action="store_true", help="accept it whatever the rules say, on the record")
+            step.add_argument("--by", help="with --accept: who decides")
+            step.add_argument("--reason", help="with --accept: why")
+
+    runs = add("runs", _runs, "list runs, show one, or verify a run's files")
+    runs.add_argument("action", choices=["list", "show", "verify", "rebuild"])
+    runs.add_argument("key", nargs="?", help="the run's key, or its first digits")
+    models = add("models", _models, "list models, show one, or roll its champion back")
+    models.add_argument("action", choices=["list", "show", "rollback"])
+    models.add_argument("name", nargs="?")
+    models.add_argument("--to", type=int, default=None, metavar="VERSION", help="rollback: this version, not the one before")
+    models.add_argument("--by", default=None, help="rollback: who does it")
+    models.add_argument("--reason", default=None, help="rollback: why")
+    recipes = add("recipe", _recipe, "check a recipe or show it with every default")
+    recipes.add_argument("action", choices=["check", "show"])
+    add_recipe(recipes)
+    predict = add("predict", _predict, "score the rows of a CSV or Parquet file by a published model")
+    predict.add_argument("model", metavar="NAME[@VERSION]")
+    predict.add_argument("file", metavar="FILE", type=Path)
+    predict.add_argument("--output", required=True, type=Path, metavar="FILE")
+    return parser
+
+
+def set_up_log(*, quiet: bool, verbose: bool) -> None:
+    """Steps log to standard error: plain lines of the project's own loggers, warnings of everybody else's."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("  %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("paddlewheel").setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+def _store(options: argparse.Namespace) -> Store:
+    return open_store(options.root or default_root())
+
+
+def _print(options: argparse.Namespace, tree: Any, lines: Sequence[str]) -> None:
+    print(json.dumps(tree, indent=1, sort_keys=True) if options.json else "\n".join(lines))
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from paddlewheel.data.demo import write_flights
+
+    write_flights(options.landing)
+    _print(options, {"landing": str(options.landing)}, [f"landing files are in {options.landing}"])
+    return 0
+
+
+def _load(options: argparse.Namespace) -> Any:
+    from paddlewheel.recipe_check import load_recipe
+
+    return load_recipe(options.recipe, options.overrides)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from paddlewheel.card import summary_lines
+    from paddlewheel.chain import run_chain
+    from paddlewheel.cli_progress import TrainingProgress
+
+    recipe, store = _load(options), _store(options)
+    with TrainingProgress(quiet=options.json) as progress:
+        night = run_chain(recipe, options.partition, store=store, on_progress=progress.update, say=progress.say)
+    _print(options, vars_of(night), summary_lines(store, night.promotion))
+    return 0
+
+
+def vars_of(night: Any) -> dict[str, str]:
+    """The URIs of a night, by step."""
+    import dataclasses
+
+    return dataclasses.asdict(night)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from paddlewheel.data.plan import plan
+
+    uri = plan(_load(options), options.partition, store=_store(options))
+    _print(options, {"uri": uri}, [uri])
+    return 0
+
+
+def _step(options: argparse.Namespace) -> int:
+    """One step whose inputs are manifests; the recipe is the one that the plan behind them recorded."""
+    from paddlewheel import chain
+
+    store = _store(options)
+    uris: list[str] = options.uris
+    recipe = chain.recipe_behind(store, uris[0])
+    made = _call_step(options, recipe, uris, store)
+    _print(options, {"uri": made[0]} if len(made) == 1 else {"uris": made}, made)
+    return 0
+
+
+def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store: Store) -> list[str]:
+    from paddlewheel import card, chain, registry
+    from paddlewheel.cli_progress import TrainingProgress
+    from paddlewheel.data import features, ingest, preprocess, shard, validate
+    from paddlewheel.evaluation import evaluate, gate
+
+    simple: dict[str, Callable[..., str]] = {
+        "ingest": ingest.ingest, "validate": validate.validate, "shard": shard.shard,
+        "fit-features": features.fit_features, "evaluate": evaluate.evaluate, "gate": gate.gate,
+        "promote": registry.promote, "report": card.report,
+    }  # fmt: skip
+    if options.step in simple:
+        made = simple[options.step](recipe, uris[0], store=store)
+        if options.step == "gate" and options.accept:
+            if not options.by or not options.reason:
+                raise RecipeError("gate --accept needs --by and --reason: they stand in the verdict")
+            made = gate.override(made, by=options.by, reason=options.reason, store=store)
+        return [made]
+    if options.step == "preprocess":
+        shards = store.uri(f"{chain.lineage(store, uris[0], 'shards').key}/manifest.json")
+        batches = preprocess.plan_batches(recipe, shards, store=store)
+        wanted = batches if options.batch is None else [options.batch]
+        return [preprocess.preprocess(recipe, shards, uris[0], batch, store=store) for batch in wanted]
+    with TrainingProgress(quiet=options.json) as progress:
+        return [chain.train(recipe, uris, store=store, on_progress=progress.update)]
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from paddlewheel import runs
+
+    if options.action == "rebuild":
+        raise RecipeError("runs rebuild: not in this version")
+    store = _store(options)
+    if options.action == "list":
+        found = runs.list_runs(store)
+        _print(options, [run.to_json() for run in found], runs.lines_of(found) or [f"no runs in {store.root}"])
+        return 0
+    run = runs.find_run(store, options.key)
+    if options.action == "verify":
+        problems = runs.verify_run(store, run)
+        lines = [f"{run.key}: {len(problems)} problems", *problems] if problems else [f"{run.key}: every file verified"]
+        _print(options, {"run": run.key, "problems": problems}, lines)
+        return 5 if problems else 0
+    _print(options, run.to_json(), runs.describe(store, run))
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from paddlewheel import cli_models
+
+    store = _store(options)
+    if options.action == "list":
+        tree, lines = cli_models.overview(store)
+    else:
+        if options.name is None:
+            raise RecipeError(f"models {options.action} needs the model's name; `paddlewheel models list` shows them")
+        if options.action == "show":
+            tree, lines = cli_models.show(store, options.name)
+        else:
+            if not options.by or not options.reason:
+                raise RecipeError("models rollback needs --by and --reason: they stand in the model's history")
+            tree, lines = cli_models.roll_back(store, options.name, options.to, by=options.by, reason=options.reason)
+    _print(options, tree, lines)
+    return 0
+
+
+def _recipe(options: argparse.Namespace) -> int:
+    import yaml
+
+    from paddlewheel.recipe import dump
+
+    recipe = _load(options)
+    if options.action == "check":
+        _print(options, {"digest": recipe.digest, "ok": True}, [f"{options.recipe}: fine, digest {recipe.digest}"])
+    else:
+        tree = dump(recipe)
+        _print(options, tree, [yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).rstrip()])
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from paddlewheel.predict import predict_file
+
+    name, _, version = options.model.partition("@")
+    if version and not version.isdigit():
+        raise RecipeError(f"{options.model}: a version is a number, as {name}@3")
+    rows = predict_file(_store(options), name, int(version) if version else None, options.file, options.output)
+    _print(options, {"rows": rows, "output": str(options.output)}, [f"{rows} rows scored into {options.output}"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

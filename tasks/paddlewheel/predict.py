@@ -1,0 +1,54 @@
+"""Scoring a file of raw rows by a published model: the same features and network as in training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polars as pl
+
+from paddlewheel.errors import DataError, RecipeError
+from paddlewheel.registry import champion, list_versions
+from paddlewheel.storage import Store
+
+
+def predict_file(store: Store, name: str, version: int | None, source: Path, output: Path) -> int:
+    """Write `source`'s rows with a column `probability` to `output` (CSV or Parquet by name); returns the rows.
+
+    version None takes the champion. Raises RecipeError for an unknown model, DataError for rows it cannot score.
+    """
+    from paddlewheel.export import load_bundle
+
+    if version is None:
+        current = champion(store, name)
+        if current is None:
+            raise RecipeError(f"no model {name!r} in {store.root}; `paddlewheel models list` shows them")
+        version = current.version
+    versions = {found.version for found in list_versions(store, name)}
+    if version not in versions:
+        raise RecipeError(f"{name} has no version {version}; there are {sorted(versions) or 'none'}")
+    bundle = load_bundle(store, f"models/{name}/versions/{version}/manifest.json")
+    frame = read_rows(source)
+    scored = frame.with_columns(probability=pl.Series(bundle.predict(frame)))
+    temporary = output.with_name(f".tmp-{os.getpid()}-{output.name}")
+    try:
+        if output.suffix == ".parquet":
+            scored.write_parquet(temporary)
+        else:
+            scored.write_csv(temporary)
+        os.replace(temporary, output)
+    except OSError as error:
+        raise DataError(f"cannot write {output}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return scored.height
+
+
+def read_rows(source: Path) -> pl.DataFrame:
+    """A CSV (plain or gz; every column as text) or a Parquet file. Raises DataError naming the file."""
+    try:
+        if source.suffix == ".parquet":
+            return pl.read_parquet(source)
+        return pl.read_csv(source, infer_schema=False, null_values=["", "NA"])
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"cannot read {source}: {error}") from error
