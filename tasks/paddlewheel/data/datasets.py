@@ -1,0 +1,47 @@
+"""Where the data steps keep what they make, and what their manifests say to one another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from paddlewheel.errors import StorageError
+from paddlewheel.manifest import MANIFEST_NAME, Manifest, read_manifest
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store
+
+WINDOW_FACTS = ("partition", "train", "holdout")
+log = logging.getLogger(__name__)
+
+
+def dataset_folder(recipe: Recipe, part: str, key: str) -> str:
+    """`datasets/NAME.PART/KEY`: the folder of one dataset."""
+    return f"datasets/{recipe.name}.{part}/{key}"
+
+
+def manifest_key(folder: str) -> str:
+    """Key of the manifest of a dataset."""
+    return f"{folder}/{MANIFEST_NAME}"
+
+
+def read_kind(store: Store, uri: str, kind: str) -> Manifest:
+    """The manifest at a URI, which must be of this kind. Raises StorageError that says what it is instead."""
+    manifest = read_manifest(store, uri)
+    if manifest.kind != kind:
+        raise StorageError(f"{uri} is a manifest of kind {manifest.kind!r}; this step needs one of kind {kind!r}")
+    return manifest
+
+
+def window_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Partition, training days and holdout days, handed on from manifest to manifest."""
+    return {name: facts[name] for name in WINDOW_FACTS}
+
+
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by name added up, the largest first."""
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items(), key=lambda entry: (-entry[1], entry[0])))
