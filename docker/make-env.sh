@@ -16,7 +16,7 @@ trap 'rm -f "$temporary"' EXIT
 while IFS= read -r line; do
   case $line in
     FERNET_KEY=) echo "FERNET_KEY=$(fernet)" ;;
-    *_PASSWORD= | *_SECRET=) echo "$line$(hex 24)" ;;
+    *_PASSWORD= | *_SECRET=) echo "$line$(hex 32)" ;;      # 64 characters: what HMAC-SHA512 asks for
     *) printf '%s\n' "$line" ;;
   esac
 done <"$here/.env.example" >"$temporary"

@@ -1,0 +1,220 @@
+"""The images and docker/compose.yaml for real: built, brought up, a night run through the Celery worker, brought down.
+
+An engine that already answers is used as it is. Where there is none, tests/services/containers starts one (root,
+Debian 12) that needs no registry, keeps its images and its cache below var/, and is stopped at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+ENGINE = Path(__file__).resolve().parent / "containers"
+TAG = "test"
+AIRFLOW_SERVICES = ("api-server", "dag-processor", "scheduler", "triggerer", "worker")
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A running compose project: its command line, its engine's environment, its secrets, its address."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    settings: Mapping[str, str]
+    address: str
+
+
+def run(command: list[str], environment: Mapping[str, str], *, timeout: int = 1800) -> str:
+    """Standard output of a command that must succeed; an AssertionError with all it said otherwise."""
+    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def compose(deployment: Deployment, *arguments: str) -> str:
+    """Standard output of `docker compose ARGUMENTS`."""
+    return run([*deployment.command, *arguments], deployment.environment)
+
+
+def inside(deployment: Deployment, service: str, *command: str) -> str:
+    """Standard output of a command in a service's container."""
+    return compose(deployment, "exec", "-T", service, *command)
+
+
+def call(
+    deployment: Deployment, method: str, path: str, body: Any = None, *, token: str | None = None
+) -> tuple[int, Any]:
+    """Status and JSON of one request to the API server."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(deployment.address + path, data=content, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+
+
+def log_in(deployment: Deployment, user: str) -> str:
+    """A token for one of the two users of the env file."""
+    password = deployment.settings[f"{user.upper()}_PASSWORD"]
+    status, answer = call(deployment, "POST", "/auth/token", {"username": user, "password": password})
+    assert status == 201, answer
+    token: str = answer["access_token"]
+    return token
+
+
+def wait_for(what: str, ask: Callable[[], Any], *, seconds: float) -> Any:
+    """The first true answer; an AssertionError that names what was waited for when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
+        time.sleep(2)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[dict[str, str]]:
+    """The environment in which `docker` reaches an engine."""
+    environment = dict(os.environ)
+    if shutil.which("docker") and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
+        yield environment
+        return
+    if os.geteuid() != 0:
+        pytest.skip("no Docker engine answers, and starting one needs root")
+    if "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
+        pytest.skip("no Docker engine answers, and the one that the tests can start is for Debian 12")
+    state = PROJECT / "var" / "docker-engine"
+    try:
+        run([str(ENGINE / "docker-up.sh"), str(state)], environment)
+        line = (state / "env").read_text().removeprefix("export ").strip()
+        settings = dict(part.split("=", 1) for part in line.split())
+        yield environment | settings | {"PATH": settings["PATH"].replace("$PATH", environment["PATH"])}
+    finally:
+        run([str(ENGINE / "docker-down.sh"), str(state)], environment)
+
+
+@pytest.fixture(scope="module")
+def deployment(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The whole compose project, built and healthy, with secrets of its own, on a free port."""
+    env_file = tmp_path_factory.mktemp("compose") / "env"
+    run([str(PROJECT / "docker" / "make-env.sh"), str(env_file)], engine)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kept = [line for line in env_file.read_text().splitlines() if not line.startswith(("AIRFLOW_PORT=", "TAG="))]
+    env_file.write_text("\n".join([*kept, f"AIRFLOW_PORT={port}", f"TAG={TAG}"]) + "\n")
+    project = f"paddlewheel-test-{os.getpid()}"
+    command = (
+        "docker",
+        "compose",
+        "-p",
+        project,
+        "-f",
+        str(PROJECT / "docker/compose.yaml"),
+        "--env-file",
+        str(env_file),
+    )
+    found = Deployment(
+        command=command,
+        environment=engine,
+        settings=dict(
+            line.split("=", 1) for line in env_file.read_text().splitlines() if "=" in line and line[0] != "#"
+        ),
+        address=f"http://127.0.0.1:{port}",
+    )
+    try:
+        compose(found, "build")
+        try:
+            compose(found, "up", "--detach", "--wait", "--wait-timeout", "600")
+        except AssertionError as error:
+            logs = subprocess.run(
+                [*command, "logs", "--tail", "60"], env=engine, capture_output=True, text=True, check=False
+            )
+            raise AssertionError(f"{error}\n{logs.stdout[-20_000:]}") from error
+        yield found
+    finally:
+        run([*command, "--profile", "demo", "down", "--volumes", "--remove-orphans", "--timeout", "20"], engine)
+
+
+def test_every_service_is_healthy_when_compose_is_up(deployment: Deployment) -> None:
+    rows = [json.loads(line) for line in compose(deployment, "ps", "--format", "json").splitlines()]
+    assert {row["Service"]: row["Health"] for row in rows} == {
+        "postgres": "healthy", "redis": "healthy", "api-server": "healthy", "scheduler": "healthy",
+        "dag-processor": "healthy", "triggerer": "healthy", "worker": "healthy",
+    }  # fmt: skip
+
+
+def test_health_check_fails_when_the_job_is_not_there(deployment: Deployment) -> None:
+    check = ["exec", "-T", "scheduler", "python", "docker/healthcheck.py", "job", "TriggererJob"]
+    done = subprocess.run(
+        [*deployment.command, *check], env=dict(deployment.environment), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split(" on ")[0]) == (1, "no running TriggererJob")
+
+
+def test_only_the_api_is_published_and_on_loopback_when_compose_is_up(deployment: Deployment) -> None:
+    rows = [json.loads(line) for line in compose(deployment, "ps", "--format", "json").splitlines()]
+    published = {
+        (row["Service"], entry["URL"], entry["TargetPort"])
+        for row in rows for entry in row["Publishers"] or [] if entry["PublishedPort"]
+    }  # fmt: skip
+    assert published == {("api-server", "127.0.0.1", 8080)}
+
+
+@pytest.mark.parametrize("service", AIRFLOW_SERVICES)
+def test_code_is_read_only_and_the_user_is_not_root_when_a_service_runs(deployment: Deployment, service: str) -> None:
+    script = (
+        "id -u; for path in dags plugins tasks recipes docker; do test -w $path && echo $path is writable; done; true"
+    )
+    assert inside(deployment, service, "sh", "-c", script) == "1000\n"
+
+
+def test_paddle_is_in_the_workers_image_alone(deployment: Deployment) -> None:
+    script = "import importlib.util as u; print([u.find_spec(name) is not None for name in ('airflow', 'paddle')])"
+    assert inside(deployment, "worker", "python", "-c", script) == "[True, True]\n"
+    assert inside(deployment, "scheduler", "python", "-c", script) == "[True, False]\n"
+
+
+def test_api_wants_a_token_and_the_right_role_when_a_run_is_asked_for(deployment: Deployment) -> None:
+    body = {"logical_date": None, "conf": {}}
+    assert call(deployment, "POST", "/api/v2/dags/nightly_retrain/dagRuns", body)[0] == 401
+    viewer = log_in(deployment, "viewer")
+    assert call(deployment, "POST", "/api/v2/dags/nightly_retrain/dagRuns", body, token=viewer)[0] == 403
+    wrong = {"username": "admin", "password": deployment.settings["VIEWER_PASSWORD"]}
+    assert call(deployment, "POST", "/auth/token", wrong)[0] == 401
+
+
+def test_training_image_trains_without_airflow_when_built(deployment: Deployment) -> None:
+    image = f"paddlewheel/train:{TAG}"
+    dockerfile = str(PROJECT / "docker/train.Dockerfile")
+    run(["docker", "build", "--quiet", "--tag", image, "--file", dockerfile, str(PROJECT)], deployment.environment)
+    script = (
+        "import importlib.util, os, paddle; "
+        "print(importlib.util.find_spec('airflow'), os.getuid(), paddle.to_tensor([2.0]).square().item())"
+    )
+    said = run(
+        ["docker", "run", "--rm", "--entrypoint", "python", image, "-W", "ignore", "-c", script], deployment.environment
+    )
+    assert said == "None 1000 4.0\n"
+    checked = run(
+        ["docker", "run", "--rm", image, "recipe", "check", "recipes/flights_delay.yaml"], deployment.environment
+    )
+    assert checked.startswith("recipes/flights_delay.yaml: fine, digest ")
