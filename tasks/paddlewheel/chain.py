@@ -1,4 +1,4 @@
-"""The chain without Airflow: every step in order, in one process tree, and the way back from a manifest to its recipe."""
+"""The chain without Airflow: every step in order in one process tree; and from a manifest back to its recipe."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def lineage(store: Store, uri: str, kind: str) -> Manifest:
             if entry.key not in seen and entry.key.endswith(".json"):
                 seen.add(entry.key)
                 frontier.append(read_manifest(store, entry.key))
-    raise StorageError(f"{uri} does not descend from a manifest of kind {kind!r}; give the URI that the step before printed")
+    raise StorageError(
+        f"{uri} does not descend from a manifest of kind {kind!r}; give the URI that the step before printed"
+    )
 
 
 def recipe_behind(store: Store, uri: str) -> Recipe:

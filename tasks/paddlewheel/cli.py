@@ -49,7 +49,9 @@ def build_parser() -> argparse.ArgumentParser:
     common.add_argument("--json", action="store_true", help="print the machine's form")
     common.add_argument("--verbose", action="store_true", help="say more of what happens")
     parser = argparse.ArgumentParser(
-        prog="paddlewheel", description="Retrains PaddlePaddle models every night.", epilog=(__doc__ or "").split("\n\n")[1]
+        prog="paddlewheel",
+        description="Retrains PaddlePaddle models every night.",
+        epilog=(__doc__ or "").split("\n\n")[1],
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -90,7 +92,9 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         step = add(name, _step, f"{text}; prints the URI of its manifest")
         step.set_defaults(step=name)
-        step.add_argument("uris", metavar=metavar, nargs="+" if name == "train" else 1, help="what the step before printed")
+        step.add_argument(
+            "uris", metavar=metavar, nargs="+" if name == "train" else 1, help="what the step before printed"
+        )
         if name == "preprocess":
             step.add_argument("--batch", type=int, default=None, help="only this batch (default: all)")
         if name == "gate":
@@ -104,7 +108,9 @@ def build_parser() -> argparse.ArgumentParser:
     models = add("models", _models, "list models, show one, or roll its champion back")
     models.add_argument("action", choices=["list", "show", "rollback"])
     models.add_argument("name", nargs="?")
-    models.add_argument("--to", type=int, default=None, metavar="VERSION", help="rollback: this version, not the one before")
+    models.add_argument(
+        "--to", type=int, default=None, metavar="VERSION", help="rollback: this version, not the one before"
+    )
     models.add_argument("--by", default=None, help="rollback: who does it")
     models.add_argument("--reason", default=None, help="rollback: why")
     recipes = add("recipe", _recipe, "check a recipe or show it with every default")

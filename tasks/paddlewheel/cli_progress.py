@@ -1,4 +1,4 @@
-"""How a long step shows on a terminal: one progress bar while the ranks train, plain lines where there is no terminal."""
+"""How a training shows while it runs: a progress bar on a terminal, plain lines where there is none."""
 
 from __future__ import annotations
 
@@ -44,9 +44,13 @@ class TrainingProgress:
             return
         if self.bar is None:
             self.bar = Progress(
-                TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
-                TimeRemainingColumn(), console=self.console, transient=True,
-            )  # fmt: skip
+                TextColumn("  {task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("training", total=1)
         if self.task is not None:

@@ -85,7 +85,7 @@ class Manifest:
 
 
 def derive_key(kind: str, *parts: Any) -> str:
-    """20 hexadecimal digits that name a work: a digest of its kind, inputs, recipe section and code, as canonical JSON."""
+    """20 hexadecimal digits that name a work: a digest of its kind, inputs, recipe section and code."""
     text = json.dumps([kind, *parts], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return xxhash.xxh3_128_hexdigest(text.encode())[:20]
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Column, Feature, Join, Recipe, Source, adapter, dump
+from paddlewheel.recipe_tree import Fault, copy_tree, faults_of, parse_overrides, read_yaml, set_path, unknown_name
 
 # Names that this version has, and names that a later one will have.
 REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -46,20 +44,6 @@ NUMERIC_KINDS = frozenset({"standard", "log1p", "quantile", "clock", "cyclic", "
 TIME_KINDS = frozenset({"weekday", "month"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """One mistake: where it is, what stands there, what may stand there, and the nearest right name."""
-
-    path: str
-    value: Any
-    allowed: str
-    nearest: str | None = None
-
-    def __str__(self) -> str:
-        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
-        return f"{self.path or '(recipe)'}: {_short(self.value)}: {self.allowed}{hint}"
-
-
 def load_recipe(source: Path | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
     """The recipe in a YAML file (or a mapping already read), with overrides, checked.
 
@@ -67,15 +51,15 @@ def load_recipe(source: Path | Mapping[str, Any], overrides: Sequence[str] | Map
     Raises RecipeError with every fault: its path, its value, what is allowed and the nearest right name.
     """
     where = str(source) if isinstance(source, Path) else "recipe"
-    tree = _read_yaml(source) if isinstance(source, Path) else _copy(source)
+    tree = read_yaml(source) if isinstance(source, Path) else copy_tree(source)
     faults: list[Fault] = []
-    for path, value in _parse_overrides(overrides, faults):
-        _set(tree, path, value, faults)
+    for path, value in parse_overrides(overrides, faults):
+        set_path(tree, path, value, faults)
     recipe: Recipe | None = None
     try:
         recipe = adapter().validate_python(tree)
     except pydantic.ValidationError as error:
-        faults.extend(_faults_of(error))
+        faults.extend(faults_of(error))
     if recipe is not None:
         faults.extend(check(recipe))
     else:
@@ -96,10 +80,10 @@ def check(recipe: Recipe) -> Iterator[Fault]:
         yield from _check_feature(f"features.{index}", feature, known)
     yield from _check_unique("features", [feature.name for feature in recipe.features])
     if recipe.data.label.column not in known:
-        yield _unknown("data.label.column", recipe.data.label.column, known, "a column of data.rows")
+        yield unknown_name("data.label.column", recipe.data.label.column, known, "a column of data.rows")
     for index, column in enumerate(recipe.evaluation.slices):
         if column not in known:
-            yield _unknown(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")
+            yield unknown_name(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")
     yield from _check_names(dump(recipe))
     for index, handler in enumerate(recipe.training.handlers):
         yield from _check_registered(f"training.handlers.{index}", handler, (), ())
@@ -135,7 +119,7 @@ def _check_sources(recipe: Recipe) -> Iterator[Fault]:
         yield from _check_unique(f"{path}.columns", names)
         for index, name in enumerate(source.key):
             if name not in names:
-                yield _unknown(f"{path}.key.{index}", name, names, "a column of this source")
+                yield unknown_name(f"{path}.key.{index}", name, names, "a column of this source")
         for index, column in enumerate(source.columns):
             yield from _check_column(f"{path}.columns.{index}", column)
     left = {column.name: column for column in recipe.data.rows.columns}
@@ -157,9 +141,9 @@ def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[F
     right = {column.name: column for column in join.source.columns}
     for left_name, right_name in join.keys.items():
         if left_name not in left:
-            yield _unknown(f"{path}.keys", left_name, left, "a column of data.rows")
+            yield unknown_name(f"{path}.keys", left_name, left, "a column of data.rows")
         if right_name not in right:
-            yield _unknown(f"{path}.keys.{left_name}", right_name, right, f"a column of {join.source.name}")
+            yield unknown_name(f"{path}.keys.{left_name}", right_name, right, f"a column of {join.source.name}")
     for side, moment, columns in (("left_time", join.left_time, left), ("right_time", join.right_time, right)):
         if join.kind == "asof" and moment is None:
             yield Fault(path=f"{path}.{side}", value=None, allowed="an asof join needs it")
@@ -168,7 +152,7 @@ def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[F
         elif moment is not None:
             for name in filter(None, (moment.column, moment.plus_minutes)):
                 if name not in columns:
-                    yield _unknown(f"{path}.{side}", name, columns, "a column of that side")
+                    yield unknown_name(f"{path}.{side}", name, columns, "a column of that side")
                 elif columns[name].known == "after":
                     yield Fault(
                         path=f"{path}.{side}", value=name, allowed="is known only after the prediction is asked for"
@@ -179,7 +163,7 @@ def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> 
     for index, name in enumerate(feature.columns):
         here = f"{path}.columns.{index}"
         if name not in known:
-            yield _unknown(here, name, known, "a column of the rows or of a join")
+            yield unknown_name(here, name, known, "a column of the rows or of a join")
             continue
         column = known[name]
         if column.known == "after":
@@ -196,7 +180,9 @@ def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> 
     taken, (least, most) = FEATURE_PARAMETERS[feature.kind]
     if not least <= len(feature.columns) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
-        yield Fault(path=f"{path}.columns", value=list(feature.columns), allowed=f"{feature.kind} takes {wanted} columns")
+        yield Fault(
+            path=f"{path}.columns", value=list(feature.columns), allowed=f"{feature.kind} takes {wanted} columns"
+        )
     for parameter in ("min_count", "buckets", "bins", "period", "timezone"):
         value = getattr(feature, parameter)
         if value is not None and parameter not in taken:
@@ -238,7 +224,7 @@ def _check_registered(path: str, value: str, names: Sequence[str], later: Sequen
         if found is None:
             yield Fault(path=path, value=value, allowed=f"there is no module {module!r} to import")
     else:
-        yield _unknown(path, value, names, "or package.module:name of your own")
+        yield unknown_name(path, value, names, "or package.module:name of your own")
 
 
 def _check_unique(path: str, names: Sequence[str]) -> Iterator[Fault]:
@@ -250,7 +236,7 @@ def _check_unique(path: str, names: Sequence[str]) -> Iterator[Fault]:
 
 
 def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
-    """Leaks and unknown columns of a recipe that is malformed elsewhere, so that these faults are told in one go too."""
+    """Leaks and unknown columns of a recipe that is malformed elsewhere, told in the same go."""
     told = {fault.path for fault in faults}
     yield from _check_names(tree)
     parts: dict[str, Any] = {}
@@ -275,123 +261,6 @@ def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
             if not isinstance(name, str) or path in told:
                 continue
             if name not in columns:
-                yield _unknown(path, name, columns, "a column of the rows or of a join")
+                yield unknown_name(path, name, columns, "a column of the rows or of a join")
             elif columns[name].known == "after":
                 yield Fault(path=path, value=name, allowed="is known only after the prediction is asked for")
-
-
-def _unknown(path: str, value: str, names: Iterable[str], allowed: str) -> Fault:
-    names = list(names)
-    near = difflib.get_close_matches(value, names, n=1)
-    listed = f"{', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
-    return Fault(path=path, value=value, allowed=f"must be one of {listed} ({allowed})", nearest=next(iter(near), None))
-
-
-def _faults_of(error: pydantic.ValidationError) -> Iterator[Fault]:
-    for entry in error.errors(include_url=False):
-        location = [part for part in entry["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
-        path = ".".join(str(part) for part in location)
-        if entry["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            names = _fields_at(location[:-1])
-            yield Fault(
-                path=path,
-                value=entry["input"],
-                allowed=f"no such field; here stand {', '.join(names)}",
-                nearest=next(iter(difflib.get_close_matches(str(location[-1]), names, n=1)), None),
-            )
-        elif entry["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
-            yield Fault(path=path, value=None, allowed="is needed and missing")
-        elif entry["type"] == "literal_error":
-            names = [name.strip().strip("'") for name in re.split(r",| or ", entry["ctx"]["expected"])]
-            near = difflib.get_close_matches(str(entry["input"]), names, n=1)
-            yield Fault(
-                path=path,
-                value=entry["input"],
-                allowed=f"must be one of {', '.join(names)}",
-                nearest=next(iter(near), None),
-            )
-        else:
-            message = entry["msg"].replace("Input should", "must")
-            yield Fault(path=path, value=entry["input"], allowed=message[:1].lower() + message[1:])
-
-
-def _fields_at(location: Sequence[str | int]) -> list[str]:
-    """Field names of the dataclass at a path, walked through the types of `Recipe`."""
-    schema = adapter().json_schema()
-    node: Any = schema
-    for part in location:
-        node = _resolve(node, schema)
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
-    return list(_resolve(node, schema).get("properties", {}))
-
-
-def _resolve(node: Any, schema: Any) -> Any:
-    for option in node.get("anyOf", ()):
-        if "$ref" in option:
-            node = option
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-    return node
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        near = sorted(str(found) for found in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; there are {', '.join(near)}" if near else ""
-        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}{hint}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, dict):
-        raise RecipeError(f"{path}: a recipe is a YAML mapping with name, data, features, model, training")
-    return tree
-
-
-def _parse_overrides(
-    overrides: Sequence[str] | Mapping[str, Any], faults: list[Fault]
-) -> Iterator[tuple[str, Any]]:
-    if isinstance(overrides, Mapping):
-        yield from overrides.items()
-        return
-    for text in overrides:
-        path, equals, value = text.partition("=")
-        if not equals or not path:
-            faults.append(Fault(path="--set", value=text, allowed="must be path=value, as training.epochs=3"))
-            continue
-        try:
-            yield path, yaml.safe_load(value)
-        except yaml.YAMLError:
-            faults.append(Fault(path=f"--set {path}", value=value, allowed="must be a YAML value"))
-
-
-def _set(tree: Any, path: str, value: Any, faults: list[Fault]) -> None:
-    """Set a dotted path in nested dicts and lists; a section that is missing is made."""
-    *parents, last = path.split(".")
-    node = tree
-    try:
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        if isinstance(node, list):
-            node[int(last)] = value
-        elif isinstance(node, dict):
-            node[last] = value
-        else:
-            raise TypeError
-    except (ValueError, IndexError, TypeError, AttributeError):
-        faults.append(Fault(path=path, value=value, allowed="the recipe has no such place to set"))
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(entry) for key, entry in value.items()}
-    return [_copy(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"

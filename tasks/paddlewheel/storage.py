@@ -14,7 +14,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -56,7 +56,7 @@ class Store(Protocol):
     def list(self, prefix: str) -> Iterator[Stat]:
         """Every object below `prefix`, sorted by key. Temporary files are never listed."""
 
-    def children(self, prefix: str) -> list[str]:
+    def children(self, prefix: str) -> Sequence[str]:
         """Names of the folders right below `prefix`, sorted; none where there is no such folder."""
 
     def publish(self, key: str, content: bytes | Path) -> Stat:
@@ -106,6 +106,8 @@ class LocalStore:
             found = self._path(key).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise StorageError(f"cannot look at {self.uri(key)}: {error.strerror}") from error
         return Stat(key=key, bytes=found.st_size, version=f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}")
 
     def list(self, prefix: str) -> Iterator[Stat]:
@@ -118,7 +120,7 @@ class LocalStore:
                     if stat is not None:
                         yield stat
 
-    def children(self, prefix: str) -> list[str]:
+    def children(self, prefix: str) -> Sequence[str]:
         try:
             found = list(os.scandir(self._path(prefix)))
         except (FileNotFoundError, NotADirectoryError):
@@ -127,9 +129,9 @@ class LocalStore:
 
     def publish(self, key: str, content: bytes | Path) -> Stat:
         target = self._path(key)
-        if target.exists():
-            return self._same_or_refuse(key, content)
         with self._writing(key):
+            if target.exists():
+                return self._same_or_refuse(key, content)
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._write_temporary(target.parent, content)
             try:

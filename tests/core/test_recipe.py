@@ -1,0 +1,125 @@
+"""Recipes: five mistakes are told as five, each with path, value, what is allowed and the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paddlewheel.errors import RecipeError
+from paddlewheel.recipe import dump
+from paddlewheel.recipe_check import load_recipe
+
+FLIGHTS = Path(__file__).parents[2] / "recipes/flights_delay.yaml"
+
+
+def _told(overrides: list[str]) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(FLIGHTS, overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value).splitlines()
+
+
+def test_five_mistakes_are_told_at_once() -> None:
+    told = _told(
+        [
+            "training.epochs=0",
+            "model.nmae=x",
+            "gate.metric=acu",
+            "features.0.kind=categry",
+            "training.strategy=data_paralel",
+        ]
+    )
+    assert told[0].endswith("flights_delay.yaml: 5 faults:")
+    assert sorted(line.strip() for line in told[1:]) == [
+        "features.0.kind: 'categry': must be one of category, hash, cross, standard, log1p, quantile, clock, cyclic, "
+        "weekday, month, age; did you mean 'category'?",
+        "gate.metric: 'acu': must be one of auc, log_loss; did you mean 'auc'?",
+        "model.nmae: 'x': no such field; here stand params, name; did you mean 'name'?",
+        "training.epochs: 0: must be greater than or equal to 1",
+        "training.strategy: 'data_paralel': must be one of single, data_parallel (or package.module:name of your own); "
+        "did you mean 'data_parallel'?",
+    ]
+
+
+@pytest.mark.parametrize("column", ["dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"])
+def test_a_feature_that_is_known_only_after_is_refused_by_name(column: str) -> None:
+    told = _told([f"features.12.columns=[{column}]"])
+    assert f"features.12.columns.0: '{column}'" in told[1]
+    assert "known only after the prediction" in told[1]
+
+
+def test_a_leak_is_told_when_the_recipe_is_malformed_elsewhere_too() -> None:
+    told = _told(["features.12.columns=[dep_delay]", "training.epochs=many"])
+    assert len(told) == 3
+    assert any("'dep_delay': is known only after" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.precision=bf16", "a CPU computes in float32 only; use float32, or resources.device: gpu"),
+        ("training.strategy=zero", "not in this version; use single or data_parallel"),
+        ("training.strategy=single", "single is for one rank, resources ask for 2; use data_parallel"),
+        ("training.strategy=no.such.module:thing", "there is no module"),
+        ("resources.launcher=slurm", "not in this version; use local"),
+        ("features.0.buckets=7", "kind category takes min_count"),
+        ("features.7.buckets=null", "kind cross needs it"),
+        ("features.0.columns=[carier]", "did you mean 'carrier'?"),
+        ("features.12.columns=[carrier]", "kind log1p needs a number, this is a string"),
+        ("features.1.name=carrier", "stands there twice"),
+        ("evaluation.slices=[orign]", "did you mean 'origin'?"),
+        ("data.rows.key=[flihgt]", "did you mean 'flight'?"),
+        ("data.rows.path=flights.csv", "must contain {partition}"),
+        ("data.rows.columns.9.pattern='['", "must be a regular expression"),
+        ("data.joins.0.left_time=null", "an asof join needs it"),
+        ("data.joins.0.left_time.column=dep_time", "known only after"),
+        ("data.joins.1.keys={tailnmu: tailnum}", "did you mean 'tailnum'?"),
+        ("data.joins.9.kind=asof", "the recipe has no such place to set"),
+        ("version=2", "must be one of 1"),
+        ("training.epochs", "must be path=value"),
+    ],
+)
+def test_a_fault_between_fields_says_the_way_out(override: str, words: str) -> None:
+    told = _told([override])
+    assert any(words in line for line in told[1:]), told
+
+
+def test_an_override_changes_one_field_and_the_digest() -> None:
+    plain, changed = load_recipe(FLIGHTS), load_recipe(FLIGHTS, ["training.optimizer.learning_rate=0.5"])
+    assert (plain.training.optimizer.learning_rate, changed.training.optimizer.learning_rate) == (0.002, 0.5)
+    assert plain.digest != changed.digest
+    assert load_recipe(dump(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", "not YAML"),
+        ("- a\n- b\n", "a recipe is a YAML mapping"),
+        ("", "a recipe is a YAML mapping"),
+        ("name: x\n", "features: None: is needed and missing"),
+        ("a: !!python/object/apply:os.system ['true']\n", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match="broken.yaml") as caught:  # noqa: RUF043
+        load_recipe(path)
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_names_those_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "there.yaml").write_text("")
+    with pytest.raises(RecipeError, match=r"there\.yaml"):
+        load_recipe(tmp_path / "missing.yaml")
+
+
+def test_every_recipe_of_the_project_is_fine() -> None:
+    for path in FLIGHTS.parent.glob("*.yaml"):
+        recipe = load_recipe(path)
+        tree: dict[str, Any] = yaml.safe_load(path.read_text())
+        assert recipe.name == tree["name"] == path.stem
