@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -200,6 +201,24 @@ def test_api_wants_a_token_and_the_right_role_when_a_run_is_asked_for(deployment
     assert call(deployment, "POST", "/api/v2/dags/nightly_retrain/dagRuns", body, token=viewer)[0] == 403
     wrong = {"username": "admin", "password": deployment.settings["VIEWER_PASSWORD"]}
     assert call(deployment, "POST", "/auth/token", wrong)[0] == 401
+
+
+def test_no_package_is_installed_again_when_code_changes(deployment: Deployment, tmp_path: Path) -> None:
+    for name in ("dags", "docker", "plugins", "recipes", "tasks"):
+        shutil.copytree(PROJECT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
+        shutil.copy2(PROJECT / name, tmp_path / name)
+    with (tmp_path / "tasks/paddlewheel/errors.py").open("a") as source:
+        source.write(f"\n# {time.time_ns()}\n")
+    command = ["docker", "build", "--progress", "plain", "--file", str(tmp_path / "docker/airflow.Dockerfile")]
+    done = subprocess.run(
+        [*command, "--target", "worker", str(tmp_path)],
+        env=dict(deployment.environment), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    steps = dict(re.findall(r"^#(\d+) \[(.+?) +\d+/\d+\] RUN", done.stderr, re.MULTILINE))
+    cached = set(re.findall(r"^#(\d+) CACHED$", done.stderr, re.MULTILINE))
+    again = sorted(stage for number, stage in steps.items() if number not in cached)
+    assert again == ["code", "worker"]  # bytecode of the code, and the link to it
 
 
 def test_training_image_trains_without_airflow_when_built(deployment: Deployment) -> None:
