@@ -190,8 +190,9 @@ class Evaluation:
 class Gate:
     """What a challenger must show. `max_loss` of a metric: by how much it may be worse than the champion's.
 
-    A first model has no champion and must reach `min_auc` alone. `max_slice_loss` holds for the AUC of each slice
-    that has enough rows, and only where the paired interval excludes a smaller loss.
+    `min_auc` and `max_log_loss` are floors for every challenger; a first model, without a champion, has them alone.
+    `max_slice_loss` holds for the AUC of each slice that has enough rows, and only where the paired interval excludes a
+    smaller loss.
     """
 
     metric: Literal["auc", "log_loss"] = "auc"

@@ -41,7 +41,7 @@ def test_auc_is_undefined_when_only_one_label_occurs() -> None:
 
 
 def test_log_loss_stays_finite_when_a_certain_prediction_is_wrong() -> None:
-    # -ln(2.220446049250313e-16)
+    # minus the natural logarithm of the machine epsilon
     assert measure(np.array([1.0]), np.array([0.0]))["log_loss"] == pytest.approx(36.04365338911715, abs=1e-9)
 
 
