@@ -11,8 +11,9 @@ from paddlewheel.data.ingest import ingest
 from paddlewheel.data.plan import plan, recipe_of
 from paddlewheel.data.shard import shard
 from paddlewheel.data.validate import validate
-from paddlewheel.errors import StorageError, TrainingError
-from paddlewheel.manifest import Manifest, read_manifest
+from paddlewheel.errors import TrainingError
+from paddlewheel.lineage import manifest_key, nearest
+from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
@@ -87,23 +88,6 @@ def train(recipe: Recipe, packed: list[str], *, store: Store, on_progress: Progr
     return run
 
 
-def lineage(store: Store, uri: str, kind: str) -> Manifest:
-    """The nearest ancestor of this kind (the manifest itself included). Raises StorageError where there is none."""
-    frontier, seen = [read_manifest(store, uri)], set()
-    while frontier:
-        manifest = frontier.pop(0)
-        if manifest.kind == kind:
-            return manifest
-        for entry in manifest.inputs:
-            if entry.key not in seen and entry.key.endswith(".json"):
-                seen.add(entry.key)
-                frontier.append(read_manifest(store, entry.key))
-    raise StorageError(
-        f"{uri} does not descend from a manifest of kind {kind!r}; give the URI that the step before printed"
-    )
-
-
 def recipe_behind(store: Store, uri: str) -> Recipe:
     """The resolved recipe that the plan behind this manifest recorded."""
-    planned = lineage(store, uri, "plan")
-    return recipe_of(store, store.uri(f"{planned.key}/manifest.json"))
+    return recipe_of(store, store.uri(manifest_key(nearest(store, uri, "plan"))))

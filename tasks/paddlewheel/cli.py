@@ -197,6 +197,7 @@ def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store:
     from paddlewheel.cli_progress import TrainingProgress
     from paddlewheel.data import features, ingest, preprocess, shard, validate
     from paddlewheel.evaluation import evaluate, gate
+    from paddlewheel.lineage import manifest_key, nearest
 
     simple: dict[str, Callable[..., str]] = {
         "ingest": ingest.ingest, "validate": validate.validate, "shard": shard.shard,
@@ -211,7 +212,7 @@ def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store:
             made = gate.override(made, by=options.by, reason=options.reason, store=store)
         return [made]
     if options.step == "preprocess":
-        shards = store.uri(f"{chain.lineage(store, uris[0], 'shards').key}/manifest.json")
+        shards = store.uri(manifest_key(nearest(store, uris[0], "shards")))
         batches = preprocess.plan_batches(recipe, shards, store=store)
         wanted = batches if options.batch is None else [options.batch]
         return [preprocess.preprocess(recipe, shards, uris[0], batch, store=store) for batch in wanted]
