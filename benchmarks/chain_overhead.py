@@ -1,9 +1,8 @@
 """What the chain costs beyond its steps: `dags test` of nightly_retrain minus its steps' own time, against empty tasks.
 
-A first night fills a temporary root; then nights that find everything done are timed, interleaved with a DAG of as many
-empty tasks of the same shape (a mapped one and a deferring one among them would only make the peer slower; they are plain).
-The steps' own time is what the same finished chain takes in this process. CPU seconds of the whole process tree, since the
-machine is shared.
+A first night fills a temporary root; then nights that find everything done are timed, interleaved with a DAG of as
+many empty tasks. The steps' own time is what the same finished chain takes in this process. CPU seconds of the whole
+process tree, since the machine is shared.
 
 Use: python benchmarks/chain_overhead.py [--runs 3]
 """
@@ -49,7 +48,7 @@ EMPTY_DAG = """
 
 
 @contextlib.contextmanager
-def cpu_seconds(into: list[float]):  # noqa: ANN201
+def cpu_seconds(into: list[float]):
     """Append the CPU seconds that this process and its ended children used inside the block."""
 
     def used() -> float:
@@ -103,7 +102,7 @@ def main() -> int:
             with cpu_seconds(peer):
                 test_dag("empty_chain", empty, base / "empty.log")
             with cpu_seconds(own):
-                run_chain(recipe, PARTITION, store=store, say=lambda line: None)
+                run_chain(recipe, PARTITION, store=store)
         wall = time.monotonic() - wall
     medians = {name: statistics.median(values) for name, values in (("chain", chain), ("peer", peer), ("own", own))}
     print(

@@ -1,8 +1,8 @@
 """AUC and log loss of the recipe's network against scikit-learn on the same rows and the same raw columns.
 
 Peers: logistic regression over one-hot columns, and HistGradientBoosting. For each partition the whole chain runs in a
-temporary root; the peers train on its training shards and are scored on its holdout shards. The last line's ratio is the
-lowest over the partitions of (our AUC / the boosted trees'); ok needs also a log loss that is no worse on each.
+temporary root; the peers train on its training shards and are scored on its holdout shards. The last line's ratio is
+the lowest over the partitions of (our AUC / the boosted trees'); ok needs also a log loss that is no worse on each.
 
 Use: python benchmarks/model_quality.py [--partitions 2013-04-15 2013-11-01 …]
 """
@@ -110,7 +110,7 @@ def score_peers(train: pl.DataFrame, holdout: pl.DataFrame, recipe: Recipe) -> d
 
 def measure(partition: str, recipe: Recipe, store: LocalStore) -> dict[str, tuple[float, float]]:
     """(AUC, log loss) by model for one partition, all by scikit-learn's own metrics."""
-    night = run_chain(recipe, partition, store=store, say=lambda line: None)
+    night = run_chain(recipe, partition, store=store)
     shards = nearest(store, night.run, "shards")
     evaluation = nearest(store, night.promotion, "evaluation")
     predictions = pl.read_parquet(store.local_path(evaluation.files[0].key))

@@ -32,7 +32,12 @@ class Night:
 
 
 def run_chain(
-    recipe: Recipe, partition: str, *, store: Store, on_progress: Progress | None = None, say: Callable[[str], None]
+    recipe: Recipe,
+    partition: str,
+    *,
+    store: Store,
+    on_progress: Progress | None = None,
+    say: Callable[[str], None] = log.debug,
 ) -> Night:
     """Every step for one partition; finished ones are verified and skipped. Raises the first step's PaddlewheelError.
 
