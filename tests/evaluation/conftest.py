@@ -58,6 +58,7 @@ def evaluation_facts(
     champion_auc: float = 0.70,
     champion_log_loss: float = 0.45,
     why_not: str = "",
+    seen_days: list[str] | None = None,
     slices: list[tuple[str, int, float, float, float | None]] | None = None,
 ) -> dict[str, Any]:
     """Facts of an `evaluation`. slices: (value, rows, challenger's AUC, champion's AUC, spread of the difference)."""
@@ -66,6 +67,7 @@ def evaluation_facts(
         "partition": partition,
         "rows": 1000,
         "positives": 220,
+        "holdout": ["2013-10-31", partition],
         "metrics": {"auc": estimate(auc), "log_loss": estimate(log_loss)},
         "champion": None,
         "slices": [],
@@ -78,7 +80,8 @@ def evaluation_facts(
                 "log_loss": estimate(log_loss - champion_log_loss, 0.002),
             },
         }
-        facts["champion"] = champion | {"comparable": not why_not, "why_not": why_not} | ({} if why_not else compared)
+        told = {"comparable": not why_not, "why_not": why_not, "seen_days": seen_days or []}
+        facts["champion"] = champion | told | ({} if why_not else compared)
         facts["slices"] = [
             {
                 "column": "carrier",

@@ -65,6 +65,12 @@ def test_reason_tells_both_values_difference_interval_and_limit_when_worse(facts
     )
 
 
+def test_reason_says_so_when_the_champion_was_trained_on_holdout_days(facts_of: Facts) -> None:
+    facts = facts_of(champion=CHAMPION, seen_days=["2013-10-31"])
+    check = list(judge(Gate(), facts))[1]
+    assert check.text.endswith("The champion was trained on 1 of these 2 holdout days, which favours it.")
+
+
 def test_slice_fails_only_when_its_whole_interval_lies_beyond_the_limit(facts_of: Facts) -> None:
     rules = Gate(max_loss=0.005, max_slice_loss=0.05)
     unsure = facts_of(champion=CHAMPION, slices=[("UA", 400, 0.60, 0.70, 0.06), ("AA", 300, 0.71, 0.70, 0.02)])

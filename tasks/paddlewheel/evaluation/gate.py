@@ -159,7 +159,7 @@ def _check_metric(rules: Gate, facts: Mapping[str, Any], champion: Mapping[str, 
     change = f"{loss:.4f} worse" if loss > 0 else f"{-loss:.4f} better" if loss < 0 else "the same"
     text = (
         f"{NAMES[metric]} {mine:.4f} against {theirs:.4f} of the champion, version {champion['version']}: {change}, "
-        f"difference {_told(difference)}; {_allowed(limit)}."
+        f"difference {_told(difference)}; {_allowed(limit)}.{_seen(facts, champion)}"
     )
     return Check(
         rule="champion",
@@ -206,6 +206,14 @@ def _told(difference: Mapping[str, float | None]) -> str:
 
 def _allowed(limit: float) -> str:
     return f"at most {limit:g} worse is allowed" if limit else "no worse is allowed"
+
+
+def _seen(facts: Mapping[str, Any], champion: Mapping[str, Any]) -> str:
+    """A warning where the champion was trained on days of the holdout."""
+    days = len(champion["seen_days"])
+    if not days:
+        return ""
+    return f" The champion was trained on {days} of these {len(facts['holdout'])} holdout days, which favours it."
 
 
 def _interval(estimate: Mapping[str, float | None]) -> str:
