@@ -1,0 +1,250 @@
+"""The chain as Airflow tasks: each calls one function of `paddlewheel` and hands on a URI. No DAG of its own.
+
+Nothing heavy is imported here: every task imports its step when it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from airflow.sdk import get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
+from paddle_cluster.job_operator import PaddleJobOperator
+
+from paddle_cluster.card_link import RunCardLink
+from paddle_cluster.form import FormField, build_params, read_changes
+
+PROJECT = Path(__file__).resolve().parents[1]
+RECIPES = PROJECT / "recipes"
+PICTURE = """
+```
+plan > ingest > validate > shard > fit_features > preprocess[*] > train > evaluate > gate > promote > report
+```
+"""
+FIELDS = (
+    FormField(path="data.window.train_days", title="Training days", section="Window"),
+    FormField(path="data.window.holdout_days", title="Holdout days", section="Window"),
+    FormField(path="model.name", title="Network", section="Training", description="wide_deep, deepfm, or module:name"),
+    FormField(path="training.epochs", title="Epochs", section="Training"),
+    FormField(
+        path="training.global_batch", title="Global batch", section="Training", description="rows over all ranks"
+    ),
+    FormField(path="training.optimizer.learning_rate", title="Learning rate", section="Training"),
+    FormField(path="training.seed", title="Seed", section="Training"),
+    FormField(path="gate.metric", title="Metric", section="Gate"),
+    FormField(path="gate.max_loss", title="Loss borne", section="Gate", description="how much worse than the champion"),
+    FormField(path="gate.min_auc", title="Least AUC", section="Gate"),
+    FormField(path="resources.ranks_per_node", title="Ranks", section="Resources"),
+    FormField(path="resources.max_restarts", title="Restarts in place", section="Resources"),
+)
+RETRY_DELAY = datetime.timedelta(seconds=10)
+log = logging.getLogger("paddlewheel.dags")
+
+
+def read_recipe_tree(path: Path) -> dict[str, Any]:
+    """A recipe's YAML as it stands, unchecked: the defaults of the form."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    tree: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    return tree
+
+
+def read_schema() -> dict[str, Any]:
+    """The committed JSON schema of recipes."""
+    schema: dict[str, Any] = json.loads((RECIPES / "recipe.schema.json").read_text(encoding="utf-8"))
+    return schema
+
+
+def recipe_params(path: Path) -> dict[str, Any]:
+    """The form's fields for one recipe, with its own values as defaults."""
+    return dict(build_params(read_schema(), read_recipe_tree(path), FIELDS))
+
+
+def choose_partition(*, asked: str | None, logical_date: Any, run_after: Any) -> tuple[str, str]:
+    """(day, where it came from): the form's, else the run's logical date, else the day that the run is due."""
+    if asked:
+        return asked, "the form"
+    if logical_date is not None:
+        return logical_date.date().isoformat(), "the run's logical date"
+    return run_after.date().isoformat(), "the day that the run was due, since it has no logical date"
+
+
+@contextlib.contextmanager
+def telling_faults() -> Iterator[None]:
+    """A fault of the recipe or the data fails the task at once: a retry cannot mend it."""
+    from paddlewheel.errors import DataError, RecipeError
+
+    try:
+        yield
+    except (RecipeError, DataError) as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _open() -> Any:
+    from paddlewheel.storage import default_root, open_store
+
+    return open_store(default_root())
+
+
+def _recipe(plan_uri: str) -> tuple[Any, Any]:
+    """(the night's resolved recipe, the store)."""
+    from paddlewheel.data.plan import recipe_of
+
+    store = _open()
+    return recipe_of(store, plan_uri), store
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def plan(recipe_file: str | None) -> str:
+    """The window of the partition; its landing files frozen, the recipe resolved."""
+    from paddlewheel.data.plan import plan as plan_step
+    from paddlewheel.recipe_check import load_recipe
+
+    context = get_current_context()
+    params = context["params"]
+    partition, origin = choose_partition(
+        asked=params.get("partition"),
+        logical_date=context.get("logical_date"),
+        run_after=context["dag_run"].run_after,
+    )
+    log.info("partition %s, from %s", partition, origin)
+    path = RECIPES / (recipe_file or params["recipe"])
+    if recipe_file:
+        overrides: Any = read_changes(params, read_schema(), read_recipe_tree(path), FIELDS)
+    else:
+        overrides = params.get("overrides") or ()
+    if overrides:
+        log.info("changed in the form: %s", overrides)
+    with telling_faults():
+        return plan_step(load_recipe(path, overrides), partition, store=_open())
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def ingest(plan_uri: str) -> str:
+    """Landing files into typed tables; rows that break the schema into refusal files."""
+    from paddlewheel.data.ingest import ingest as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, plan_uri, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def validate(plan_uri: str, ingested: str) -> str:
+    """What was ingested against the recipe's limits."""
+    from paddlewheel.data.validate import validate as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, ingested, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY, multiple_outputs=True)
+def shard(plan_uri: str, validated: str) -> dict[str, Any]:
+    """Labels, joins, sample ids; the URI of the shards, and the batches in which they are preprocessed."""
+    from paddlewheel.data.preprocess import plan_batches
+    from paddlewheel.data.shard import shard as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        uri = step(recipe, validated, store=store)
+        return {"uri": uri, "batches": plan_batches(recipe, uri, store=store)}
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def fit_features(plan_uri: str, shards: str) -> str:
+    """Vocabularies, means and bins, fitted on the training days alone."""
+    from paddlewheel.data.features import fit_features as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, shards, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def preprocess(plan_uri: str, shards: str, features: str, batch: int) -> str:
+    """One batch of shards as fixed-width rows."""
+    from paddlewheel.data.preprocess import preprocess as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, shards, features, batch, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def prepare_run(plan_uri: str, packed: Any) -> dict[str, Any]:
+    """Open the run of these data and this recipe, and describe its job."""
+    from paddlewheel.training.run import describe_job, open_run
+
+    from paddlewheel.storage import uri_to_path
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        run = open_run(recipe, list(packed), store=store)
+        job = describe_job(run, store=store, recipe=recipe)
+    state_folder = str(uri_to_path(store.uri("jobs"))) if job["launcher"] == "local" else None
+    return {**job, "run_uri": run, "state_folder": state_folder}
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def evaluate(plan_uri: str, job: dict[str, Any]) -> str:
+    """The holdout days by the new model, and by the champion on the same rows."""
+    from paddlewheel.evaluation.evaluate import evaluate as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, job["run_uri"], store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def gate(plan_uri: str, evaluated: str) -> str:
+    """The verdict with its reasons. A refusal is a result, not a failure."""
+    from paddlewheel.evaluation.gate import gate as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, evaluated, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def promote(plan_uri: str, verdict: str) -> str:
+    """Publish an accepted model and move the champion, or record that the champion stays."""
+    from paddlewheel.registry import promote as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, verdict, store=store)
+
+
+@task(retries=1, retry_delay=RETRY_DELAY)
+def report(plan_uri: str, promotion: str) -> str:
+    """The run's card."""
+    from paddlewheel.card import report as step
+
+    recipe, store = _recipe(plan_uri)
+    with telling_faults():
+        return step(recipe, promotion, store=store)
+
+
+def wire_chain(recipe_file: str | None) -> None:
+    """Every task of the chain in the DAG being defined; recipe_file None takes the form's field `recipe`."""
+    planned = plan(recipe_file)
+    validated = validate(planned, ingest(planned))
+    shards = shard(planned, validated)
+    features = fit_features(planned, shards["uri"])
+    packed = preprocess.partial(plan_uri=planned, shards=shards["uri"], features=features).expand(
+        batch=shards["batches"]
+    )
+    job = prepare_run(planned, packed)
+    train = PaddleJobOperator(task_id="train", job=job, retries=2, retry_delay=RETRY_DELAY)
+    evaluated = evaluate(planned, job)
+    train >> evaluated
+    reported = report(planned, promote(planned, gate(planned, evaluated)))
+    for operator in (train, reported.operator):
+        operator.operator_extra_links = (RunCardLink(),)

@@ -1,0 +1,41 @@
+"""Any recipe, for any partition, from a form."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param
+
+from chain_wiring import PICTURE, RECIPES, read_recipe_tree, wire_chain
+
+NAMES = sorted(path.name for path in RECIPES.glob("*.yaml"))
+TITLES = {name: read_recipe_tree(RECIPES / name).get("title", name) for name in NAMES}
+
+with DAG(
+    dag_id="train_on_demand",
+    description="Any recipe, for any partition, from a form",
+    doc_md=f"""### Train on demand
+One of the recipes in `recipes/`, for the partition of your choice, with any field of it changed.
+{PICTURE}""",
+    schedule=None,
+    max_active_runs=4,
+    tags=["paddlewheel"],
+    params={
+        "recipe": Param(NAMES[0], type="string", enum=NAMES, values_display=TITLES, title="Recipe", section="Work"),
+        "partition": Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            title="Partition",
+            section="Work",
+            description="The day to train for; left empty, the day on which the run is due.",
+        ),
+        "overrides": Param(
+            [],
+            type="array",
+            items={"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_.]*=.*$"},
+            title="Changes to the recipe",
+            section="Work",
+            description="One a line, as `training.epochs=3`.",
+        ),
+    },
+):
+    wire_chain(None)

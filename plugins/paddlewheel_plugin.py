@@ -1,0 +1,25 @@
+"""What Airflow loads: the dashboard with its page in the navigation, and the link to a run's card."""
+
+from __future__ import annotations
+
+from airflow.plugins_manager import AirflowPlugin
+
+from paddle_cluster.card_link import RunCardLink
+from paddlewheel_dashboard.app import build_app
+
+
+class PaddlewheelPlugin(AirflowPlugin):
+    """Registers the parts of Paddlewheel that live in Airflow's own pages."""
+
+    name = "paddlewheel"
+    fastapi_apps = [{"app": build_app(), "url_prefix": "/paddlewheel", "name": "Paddlewheel"}]  # noqa: RUF012
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Paddlewheel",
+            "href": "paddlewheel/",
+            "url_route": "paddlewheel-runs",
+            "destination": "nav",
+            "category": "browse",
+        }
+    ]
+    operator_extra_links = [RunCardLink()]  # noqa: RUF012
