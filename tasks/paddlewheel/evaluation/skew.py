@@ -42,8 +42,9 @@ def check_skew(
         raise StorageError(
             f"the exported bundle does not serve what was trained: on the sample {sample_ids_B[worst]} it says "
             f"{served_B[worst]:.6f}, the trained network {trained[order][places][worst]:.6f}; "
-            f"{np.sum(~(differences <= LIMIT))} of {len(served_B)} rows differ by more than {LIMIT:g}. Either the features "
-            "are applied in two ways, or the export lost something of the network (a custom layer?); nothing is promoted"
+            f"{np.sum(~(differences <= LIMIT))} of {len(served_B)} rows differ by more than {LIMIT:g}. Either the "
+            "features are applied in two ways, or the export lost something of the network (a custom layer?); nothing "
+            "is promoted"
         )
     return {"rows": len(served_B), "largest_difference": float(differences[worst]), "limit": LIMIT}
 
