@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 SIGNATURE_VERSION = 1
 BATCH_ROWS = 4096
 NETWORK, WEIGHTS, FEATURES, SIGNATURE = "network.json", "network.pdiparams", "features.json", "signature.json"
-# Paddle notes for each operator which layer made it, and counts the exports of the process in it: equal networks would
-# not have equal bytes.
+# Paddle notes for each operator which layer made it and counts the process's exports in that: equal networks would not
+# have equal bytes.
 LAYER_NOTE = re.compile(rb'("D":"/)[^"]*("\},"N":"struct_name"\})')
 log = logging.getLogger(__name__)
 
@@ -191,6 +191,8 @@ def save_network(layer: Any, folder: Path, *, num_ids: int, num_dense: int) -> N
     paddle = import_paddle()
     wrapped = _wrap(layer, num_ids=num_ids, num_dense=num_dense)
     wrapped.eval()
+    for name, buffer in wrapped.named_buffers():  # Paddle counts them over the life of the process
+        buffer.name = name
     specs = [
         paddle.static.InputSpec([None, width], dtype, name)
         for name, dtype, width in (("ids", "int32", num_ids), ("dense", "float32", num_dense))

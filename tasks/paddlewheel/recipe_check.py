@@ -84,6 +84,9 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     for index, column in enumerate(recipe.evaluation.slices):
         if column not in known:
             yield unknown_name(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")
+        elif known[column].known == "after":
+            allowed = "is known only after the prediction is asked for: samples do not keep it; slice by another column"
+            yield Fault(path=f"evaluation.slices.{index}", value=column, allowed=allowed)
     yield from _check_names(dump(recipe))
     for index, handler in enumerate(recipe.training.handlers):
         yield from _check_registered(f"training.handlers.{index}", handler, (), ())

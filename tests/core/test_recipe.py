@@ -71,6 +71,7 @@ def test_a_leak_is_told_when_the_recipe_is_malformed_elsewhere_too() -> None:
         ("features.12.columns=[carrier]", "kind log1p needs a number, this is a string"),
         ("features.1.name=carrier", "stands there twice"),
         ("evaluation.slices=[orign]", "did you mean 'origin'?"),
+        ("evaluation.slices=[dep_delay]", "evaluation.slices.0: 'dep_delay': is known only after the prediction"),
         ("data.rows.key=[flihgt]", "did you mean 'flight'?"),
         ("data.rows.path=flights.csv", "must contain {partition}"),
         ("data.rows.columns.9.pattern='['", "must be a regular expression"),
