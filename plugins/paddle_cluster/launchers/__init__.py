@@ -11,13 +11,16 @@ LAUNCHERS = {"local": "paddle_cluster.launchers.local:LocalLauncher"}
 
 
 class Launcher(Protocol):
-    """The five things that a cluster must be able to do."""
+    """The six things that a cluster must be able to do."""
 
     def render(self, spec: JobSpec) -> str:
         """The text that would be submitted. Pure: no process, file or network is touched."""
 
     def submit(self, spec: JobSpec) -> JobHandle:
         """Start the job, or adopt the one of this name that already exists in whatever state. Raises SubmitError."""
+
+    def find(self, name: str) -> JobHandle | None:
+        """The job of this name in whatever state; None only where there has never been one, or it is forgotten."""
 
     def poll(self, handle: JobHandle) -> JobStatus:
         """How the job stands, without ever blocking. An unknown native state is RUNNING with a warning."""
