@@ -25,6 +25,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 ENGINE = Path(__file__).resolve().parent / "containers"
 TAG = "test"
+QUICK = {"partition": "2013-11-01", "data.window.train_days": 6, "data.window.holdout_days": 2, "training.epochs": 1}
 AIRFLOW_SERVICES = ("api-server", "dag-processor", "scheduler", "triggerer", "worker")
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
@@ -219,6 +220,72 @@ def test_no_package_is_installed_again_when_code_changes(deployment: Deployment,
     cached = set(re.findall(r"^#(\d+) CACHED$", done.stderr, re.MULTILINE))
     again = sorted(stage for number, stage in steps.items() if number not in cached)
     assert again == ["code", "worker"]  # bytecode of the code, and the link to it
+
+
+def test_night_ends_with_a_champion_when_it_is_triggered_by_the_api(deployment: Deployment) -> None:
+    compose(deployment, "run", "--rm", "-T", "demo")
+    token = log_in(deployment, "admin")
+    night = "/api/v2/dags/nightly_retrain"
+    wait_for("the DAG to be parsed", lambda: call(deployment, "GET", night, token=token)[0] == 200, seconds=120)
+    status, run = call(deployment, "POST", f"{night}/dagRuns", {"logical_date": None, "conf": QUICK}, token=token)
+    assert status == 200, run
+    # Switched on only now, so that this run comes before the one that the schedule then asks for.
+    assert call(deployment, "PATCH", night, {"is_paused": False}, token=token)[0] == 200
+
+    def ended() -> str | None:
+        state: str = call(deployment, "GET", f"{night}/dagRuns/{run['dag_run_id']}", token=token)[1]["state"]
+        return state if state in ("success", "failed") else None
+
+    state = wait_for("the night to end", ended, seconds=900)
+    tasks = call(deployment, "GET", f"{night}/dagRuns/{run['dag_run_id']}/taskInstances", token=token)[1][
+        "task_instances"
+    ]
+    states = {task["task_id"]: task["state"] for task in tasks}
+    assert state == "success", f"{states}\n{failed_log(deployment, run['dag_run_id'], states)}"
+    assert set(states.values()) == {"success"}
+
+    runs = json.loads(inside(deployment, "worker", "paddlewheel", "runs", "list", "--json"))
+    found = [
+        (entry["recipe"], entry["partition"], entry["state"], entry["attempts"], entry["verdict"]) for entry in runs
+    ]
+    assert found == [("flights_delay", "2013-11-01", "trained", 1, "accepted")]
+    models = json.loads(inside(deployment, "worker", "paddlewheel", "models", "list", "--json"))
+    assert models == [{"name": "flights_delay", "champion": 1, "versions": 1}]
+    assert json.loads(inside(deployment, "worker", "paddlewheel", "runs", "verify", "--json"))["problems"] == []
+    check_deferral(deployment, run["dag_run_id"])
+    check_card(deployment, runs[0]["key"], token)
+
+
+def check_deferral(deployment: Deployment, run_id: str) -> None:
+    """The training gave its slot back: the triggerer watched the job, which ran in the worker's container."""
+    log = inside(
+        deployment,
+        "worker",
+        "sh",
+        "-c",
+        f"cat '/opt/airflow/logs/dag_id=nightly_retrain/run_id={run_id}/task_id=train'/*",
+    )
+    assert "DEFERRED" in log.upper(), log[-2000:]
+
+
+def check_card(deployment: Deployment, key: str, token: str) -> None:
+    """The API server reads the card from the root's volume, for those who are logged in."""
+    address = f"{deployment.address}/paddlewheel/runs/{key}/card"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(address, timeout=30)
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert key in answer.read().decode()
+
+
+def failed_log(deployment: Deployment, run_id: str, states: Mapping[str, str]) -> str:
+    """The end of the logs of the tasks that failed."""
+    folder = f"/opt/airflow/logs/dag_id=nightly_retrain/run_id={run_id}"
+    failed = [task for task, state in states.items() if state == "failed"]
+    return "\n".join(
+        inside(deployment, "worker", "sh", "-c", f"find '{folder}/task_id={task}' -type f -exec tail -n 40 {{}} +")
+        for task in failed
+    )
 
 
 def test_training_image_trains_without_airflow_when_built(deployment: Deployment) -> None:
