@@ -7,7 +7,8 @@ held on LOCK_FD. Three processes come of it, none with a thread, all in a sessio
     supervisor   starts the command, watches for `cancel` and the time limit, writes exit.json last
     command      with LOCK_FD inherited, so that the lock is held for as long as it lives
 
-Only the standard library, and of it only what starts fast. Pids in started.json are for people: nothing decides by them.
+Only the standard library, and of it only what starts fast. The pids in started.json are for people; nothing decides by
+them.
 """
 
 from __future__ import annotations
