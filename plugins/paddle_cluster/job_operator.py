@@ -67,7 +67,7 @@ class PaddleJobOperator(BaseOperator):
             return self._succeed(context, self.job["name"], result)
         launcher = self._launcher()
         memory = self._recall(context)
-        number = self._choose_number(launcher, memory)
+        number = self._choose_number(context, launcher, memory)
         if memory is None or memory["number"] != number:
             deadline = self.job.get("deadline_seconds")
             memory = {
@@ -121,7 +121,7 @@ class PaddleJobOperator(BaseOperator):
         if self._live is not None:
             self._launcher().cancel(self._live)
 
-    def _choose_number(self, launcher: Launcher, memory: dict[str, Any] | None) -> int:
+    def _choose_number(self, context: Any, launcher: Launcher, memory: dict[str, Any] | None) -> int:
         """The job to submit or adopt: the first that lives or has never been. Raises AirflowFailException.
 
         The memory holds what this task started before; where nobody has judged the end of that, it is judged here.
@@ -141,6 +141,7 @@ class PaddleJobOperator(BaseOperator):
             if memory is not None and number == memory["number"]:
                 failure = self._failure(handle, status.state.value, status.reason, status.exit_code)
                 if isinstance(failure, AirflowFailException):
+                    self._mark_judged(context)  # told once; whoever clears the task after that gets a new job
                     self._log_tail(launcher, handle)
                     raise failure
         raise AirflowFailException(

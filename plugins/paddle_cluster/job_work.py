@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from airflow.sdk import ObjectStoragePath
-
 from paddle_cluster.jobs import JobHandle, JobSpec, JobState, Resources
 from paddle_cluster.launchers import Launcher
+from paddle_cluster.object_uri import open_uri
 from paddle_cluster.verdict import judge_exit, newest_verdict
 
 
@@ -48,7 +47,7 @@ def build_spec(job: Mapping[str, Any], number: int, context: Mapping[str, Any]) 
 
 def read_result(result_uri: str) -> dict[str, Any] | None:
     """{digest} and the scalar facts of the result's manifest; None where there is no result."""
-    path = ObjectStoragePath(result_uri)
+    path = open_uri(result_uri)
     # Object stores list from a cache, which may be older than the job.
     path.fs.invalidate_cache()
     try:

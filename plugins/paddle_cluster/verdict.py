@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow.sdk import ObjectStoragePath
+from paddle_cluster.object_uri import open_uri
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ def newest_verdict(verdict_folder_uri: str) -> AgentVerdict | None:
     try:
         numbers = [
             int(path.name.partition(".")[0])
-            for path in ObjectStoragePath(verdict_folder_uri).iterdir()
+            for path in open_uri(verdict_folder_uri).iterdir()
             if path.name.endswith(".verdict.json") and path.name.partition(".")[0].isdecimal()
         ]
         if not numbers:
             return None
-        newest = ObjectStoragePath(verdict_folder_uri) / f"{max(numbers)}.verdict.json"
+        newest = open_uri(verdict_folder_uri) / f"{max(numbers)}.verdict.json"
         tree = json.loads(newest.read_bytes())
         return AgentVerdict(
             attempt=int(tree["attempt"]),
