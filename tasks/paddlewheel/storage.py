@@ -68,6 +68,9 @@ class Store(Protocol):
     def swap(self, key: str, content: bytes, *, expected: str | None) -> Stat:
         """Replace a pointer if its version still is `expected` (None: there must be none). Raises SwapConflict."""
 
+    def remove(self, key: str) -> None:
+        """Remove one object; nothing where there is none. For retention alone: what is published is never replaced."""
+
     def local_path(self, key: str) -> Path:
         """A local file with the object's bytes, for memory-mapping. Read-only by convention."""
 
@@ -161,6 +164,13 @@ class LocalStore:
         if stat is None:
             raise StorageError(f"{self.uri(key)} vanished right after it was swapped")
         return stat
+
+    def remove(self, key: str) -> None:
+        path = self._path(key)
+        with self._writing(key):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others' files are still in it, or it is gone
+                path.parent.rmdir()
 
     def local_path(self, key: str) -> Path:
         path = self._path(key)

@@ -1,0 +1,111 @@
+"""Batches of a run: all packed training rows in memory, a global batch gathered by index, a rank's slice of it.
+
+Rejected: Paddle's DataLoader. Its workers' transport costs more than the gather of packed rows, and its distributed
+sampler pads, so that some samples would be trained on twice.
+Axes: B rows, F id columns, D numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paddlewheel.data.order import batch_indices, rank_slice, steps_per_epoch
+from paddlewheel.data.packed import Layout, read_packed, split_rows
+from paddlewheel.errors import DataError
+from paddlewheel.manifest import Manifest, Shard, read_manifest, verify
+from paddlewheel.storage import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A rank's slice of a global batch of `global_rows` rows; numpy arrays, or Paddle tensors after `to_tensors`."""
+
+    sample_ids_B: Any
+    labels_B: Any
+    ids_BF: Any
+    dense_BD: Any
+    global_rows: int
+
+    def __len__(self) -> int:
+        return int(self.sample_ids_B.shape[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """Packed rows of a training in memory, and the order in which they are visited."""
+
+    rows_NW: np.ndarray
+    layout: Layout
+    seed: int
+    global_batch: int
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.rows_NW)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(self.num_samples, self.global_batch)
+
+    def batch(self, epoch: int, step: int, rank: int, world_size: int) -> Batch:
+        """The rank's slice of the `step`-th (from 0) global batch of `epoch` (from 1), numpy; it may be empty."""
+        indices_B = batch_indices(self.seed, epoch, step, num_samples=self.num_samples, global_batch=self.global_batch)
+        mine = indices_B[rank_slice(len(indices_B), rank, world_size)]
+        parts = split_rows(self.rows_NW[mine], self.layout)
+        return Batch(
+            sample_ids_B=parts.sample_ids_B,
+            labels_B=parts.labels_B,
+            ids_BF=parts.ids_BF,
+            dense_BD=parts.dense_BD,
+            global_rows=len(indices_B),
+        )
+
+
+def to_tensors(batch: Batch) -> Batch:
+    """The same batch as Paddle tensors on the current device (sample ids stay numpy: Paddle has no uint64)."""
+    import paddle
+
+    return Batch(
+        sample_ids_B=batch.sample_ids_B,
+        labels_B=paddle.to_tensor(np.ascontiguousarray(batch.labels_B)),
+        ids_BF=paddle.to_tensor(np.ascontiguousarray(batch.ids_BF)),
+        dense_BD=paddle.to_tensor(np.ascontiguousarray(batch.dense_BD)),
+        global_rows=batch.global_rows,
+    )
+
+
+def load_training_rows(store: Store, packed: Sequence[Manifest]) -> tuple[np.ndarray, Layout]:
+    """Rows of every training file of the packed manifests, uint8[N, W], in the manifests' order, and their layout.
+
+    Raises StorageError for a damaged file, DataError where there are no rows or files of different layouts.
+    """
+    parts, layouts = [], []
+    for shard in training_files(packed):
+        rows = read_packed(store.local_path(shard.key))
+        parts.append(rows.rows_BW)
+        layouts.append(rows.layout)
+    if not parts or not sum(map(len, parts)):
+        raise DataError("the packed data hold no training rows; widen data.window, or look at the shard step's counts")
+    if any(layout != layouts[0] for layout in layouts):
+        raise DataError("packed files of different layouts in one run; run preprocess again for all of them")
+    return np.concatenate(parts), layouts[0]
+
+
+def open_loader(store: Store, run: Manifest, *, seed: int, global_batch: int) -> Loader:
+    """The loader of a run: the packed manifests among its inputs, their digests verified."""
+    packed = [
+        manifest for manifest in (read_manifest(store, one.key) for one in run.inputs) if manifest.kind == "packed"
+    ]
+    for manifest in packed:
+        verify(store, manifest)
+    rows_NW, layout = load_training_rows(store, packed)
+    return Loader(rows_NW=rows_NW, layout=layout, seed=seed, global_batch=global_batch)
+
+
+def training_files(packed: Iterable[Manifest]) -> list[Shard]:
+    """Files of role train, in the manifests' order."""
+    return [shard for manifest in packed for shard in manifest.files if shard.facts.get("role") == "train"]

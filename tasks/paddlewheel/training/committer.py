@@ -1,0 +1,85 @@
+"""Committing in the background: the step goes on while rank 0 writes the host copy that was taken between two steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paddlewheel.storage import Store
+from paddlewheel.training.checkpoint import (
+    COMMIT_NAME,
+    Commit,
+    Snapshot,
+    check_fence,
+    commit_folder,
+    publish_commit,
+    remove_old_commits,
+)
+
+POLL_SECONDS = 0.05
+
+
+@dataclass(kw_only=True)
+class Committer:
+    """One rank's side of commits. `publish` is given to publish_commit; `told` hears of each commit of this rank.
+
+    Other ranks than 0 write nothing, but wait for COMMIT.json where rank 0 waits, so that nobody waits for rank 0 in a
+    collective, which would give up after 30 seconds.
+    """
+
+    store: Store
+    run_key: str
+    attempt: int
+    rank: int
+    keep: int
+    publish: dict[str, Any]
+    told: Callable[[Commit, float], None]
+    alive: Callable[[], None]
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _step: int | None = field(default=None, init=False)
+    _done: tuple[Commit, float] | None = field(default=None, init=False)
+    _error: BaseException | None = field(default=None, init=False)
+
+    def start(self, step: int, snapshot: Snapshot | None) -> None:
+        """Begin the commit of `step` after the last one has ended; rank 0 gives the snapshot."""
+        self.finish()
+        self._step = step
+        if snapshot is not None:
+            self._thread = threading.Thread(target=self._write, args=(snapshot,), name=f"commit-{step}")
+            self._thread.start()
+
+    def poll(self) -> None:
+        """Tell of a commit that has ended meanwhile. Raises what went wrong with it."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the commit under way. Raises what went wrong with it, FencedError on every rank."""
+        if self._step is None:
+            return
+        key = f"{commit_folder(self.run_key, self._step, self.attempt)}/{COMMIT_NAME}"
+        while self._thread.is_alive() if self._thread is not None else self.store.stat(key) is None:
+            self.alive()
+            if self._thread is None:
+                check_fence(self.store, self.run_key, self.attempt)
+                time.sleep(POLL_SECONDS)
+            else:
+                self._thread.join(POLL_SECONDS)
+        self._thread, self._step = None, None
+        error, done, self._error, self._done = self._error, self._done, None, None
+        if error is not None:
+            raise error
+        if done is not None:
+            self.told(*done)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        started = time.monotonic()
+        try:
+            commit = publish_commit(self.store, self.run_key, snapshot, attempt=self.attempt, **self.publish)
+            self._done = (commit, time.monotonic() - started)
+            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt)
+        except BaseException as error:
+            self._error = error

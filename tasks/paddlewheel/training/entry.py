@@ -1,0 +1,151 @@
+"""One rank as a process: `python -m paddlewheel.training.entry --run RUN_URI --root ROOT --attempt N --work FOLDER`.
+
+Its rank and the others' addresses stand in the PADDLE_* environment, set by the agent. The exit code says what kind of
+end it was (docs/architecture.md); an error leaves error-R.json in FOLDER before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlewheel.errors import CheckpointError, DataError, RecipeError, StorageError
+from paddlewheel.manifest import Manifest, read_manifest
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store, open_store
+from paddlewheel.training.checkpoint import Commit, FencedError, newest_commit
+from paddlewheel.training.monitor import Monitor
+from paddlewheel.training.peers import PeerError
+
+EXIT_CODES = {"done": 0, "user": 10, "data": 11, "memory": 12, "node": 13, "stopped": 14, "fenced": 17, "storage": 18}
+KINDS: Sequence[tuple[type[BaseException], str]] = (
+    (FencedError, "fenced"),
+    (StorageError, "storage"),
+    (DataError, "data"),
+    (RecipeError, "data"),
+    (PeerError, "node"),
+    (MemoryError, "memory"),
+)
+OUT_OF_MEMORY = ("ResourceExhausted", "Out of memory", "out of memory")
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one rank to its end; the exit code."""
+    parser = argparse.ArgumentParser(prog="paddlewheel.training.entry", description="One rank of a training.")
+    parser.add_argument("--run", required=True, help="URI of the run's manifest")
+    parser.add_argument("--root", required=True, help="URI of the store")
+    parser.add_argument("--attempt", required=True, type=int)
+    parser.add_argument("--work", required=True, type=Path, help="the attempt's folder on this host")
+    options = parser.parse_args(argv)
+    rank, world_size = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    monitor = Monitor(options.work, rank=rank, attempt=options.attempt)
+    try:
+        monitor.beat("start")
+        done = run_rank(open_store(options.root), options.run, monitor, rank=rank, world_size=world_size)
+    except Exception as error:
+        kind = kind_of(error)
+        log.exception("rank %d ends: %s", rank, kind)
+        monitor.write_error(kind, error)
+        return EXIT_CODES[kind]
+    monitor.beat("done")
+    return EXIT_CODES["done" if done else "stopped"]
+
+
+def run_rank(store: Store, run_uri: str, monitor: Monitor, *, rank: int, world_size: int) -> bool:
+    """Join the others, load, train; True when the run is trained to its end."""
+    run = read_manifest(store, run_uri)
+    recipe = read_recipe(store, run)
+    import_paddle()
+    import paddle
+
+    from paddlewheel.data.loader import open_loader
+    from paddlewheel.training.loop import train
+    from paddlewheel.training.strategies import build_strategy
+
+    paddle.set_device(recipe.resources.device)
+    monitor.beat("rendezvous", epochs=recipe.training.epochs)
+    strategy = build_strategy(recipe.training.strategy, rank, world_size)
+    strategy.setup()
+    monitor.beat("load")
+    loader = open_loader(store, run, seed=recipe.training.seed, global_batch=recipe.training.global_batch)
+    commit = find_start(store, run, monitor.attempt)
+    monitor.beat("load", total_steps=recipe.training.epochs * loader.steps_per_epoch, step=commit.step if commit else 0)
+    monitor.handlers = load_handlers(recipe)
+    done = train(
+        recipe, run, commit, store=store, loader=loader, strategy=strategy, monitor=monitor, attempt=monitor.attempt
+    )
+    strategy.close()
+    return done
+
+
+def read_recipe(store: Store, run: Manifest) -> Recipe:
+    """The recipe that the run was opened with."""
+    from paddlewheel.recipe_check import load_recipe
+
+    raw = store.read(f"{run.key}/recipe.json")
+    try:
+        tree = json.loads(raw)
+    except ValueError as error:
+        raise StorageError(f"{store.uri(run.key)}/recipe.json is damaged: {error}") from error
+    return load_recipe(tree)
+
+
+def find_start(store: Store, run: Manifest, attempt: int) -> Commit | None:
+    """The commit that attempts/N.json says this attempt goes on from; None for the start.
+
+    Raises CheckpointError where that commit cannot be read any more.
+    """
+    step = int(json.loads(store.read(f"{run.key}/attempts/{attempt}.json"))["resumed_from_step"])
+    if step == 0:
+        return None
+    commit = newest_commit(store, run.key.removeprefix("runs/"), before_attempt=attempt)
+    if commit is None or commit.step != step:
+        found = "none" if commit is None else f"the newest is of step {commit.step}"
+        raise CheckpointError(
+            f"attempt {attempt} of {run.key} goes on from a commit at step {step}, which is not there whole ({found})"
+        )
+    return commit
+
+
+def load_handlers(recipe: Recipe) -> list[Callable[[Any], Any]]:
+    """The user's handlers, `package.module:name`."""
+    from paddlewheel.training.models import import_name
+
+    return [import_name(name, f"training.handlers.{index}") for index, name in enumerate(recipe.training.handlers)]
+
+
+def kind_of(error: BaseException) -> str:
+    """Which kind of end an error is; what nobody here raises is the user's model's or handler's."""
+    for kind, name in KINDS:
+        if isinstance(error, kind):
+            return name
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+        return "storage"
+    return "memory" if any(sign in str(error) for sign in OUT_OF_MEMORY) else "user"
+
+
+def import_paddle() -> None:
+    """Import Paddle without its notes on ccache."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import paddle  # noqa: F401
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A model's and an optimizer's state as named host arrays and back; the running average of the parameters.
+
+Names are those of the model's structure, not Paddle's own counters, so that they mean the same in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+
+from paddlewheel.errors import CheckpointError
+from paddlewheel.training.checkpoint import AVERAGE
+
+
+def copy_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Host copies that later steps do not touch."""
+    return {name: np.array(tensor.numpy(), copy=True, order="C") for name, tensor in tensors.items()}
+
+
+def model_tensors(model: Any) -> dict[str, Any]:
+    """Parameters and persistable buffers by their names in the model."""
+    return dict(model.state_dict())
+
+
+def optimizer_tensors(optimizer: Any, model: Any) -> dict[str, Any]:
+    """Accumulators as `parameter.accumulator`, made where no step has made them yet."""
+    names = {parameter.name: name for name, parameter in trainable(model)}
+    block = paddle.base.framework.default_main_program().global_block()
+    optimizer._create_accumulators(block, [parameter for _, parameter in trainable(model)])
+    return {
+        f"{names[parameter]}.{accumulator}": tensor
+        for accumulator, by_parameter in optimizer._accumulators.items()
+        for parameter, tensor in by_parameter.items()
+    }
+
+
+def trainable(model: Any) -> list[tuple[str, Any]]:
+    """Name and parameter of all that is trained, in the model's order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.stop_gradient]
+
+
+def set_tensors(tensors: Mapping[str, Any], arrays: Mapping[str, np.ndarray], where: str) -> None:
+    """Overwrite every tensor with the array of its name. Raises CheckpointError that tells all that does not fit."""
+    faults = [f"{name} is missing" for name in tensors if name not in arrays]
+    faults += [f"{name} is not the model's" for name in arrays if name not in tensors]
+    faults += [
+        f"{name} has the shape {list(arrays[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in tensors.items()
+        if name in arrays and list(arrays[name].shape) != list(tensor.shape)
+    ]
+    if faults:
+        raise CheckpointError(f"{where} does not fit this model and optimizer: {'; '.join(faults)}")
+    with paddle.no_grad():
+        for name, tensor in tensors.items():
+            tensor.set_value(arrays[name])
+
+
+class Average:
+    """Exponential running average of the parameters, which is what is evaluated and served.
+
+    The decay grows with the steps up to its value, (1 + step) / (10 + step) at first, so that the random start is soon
+    forgotten (as in TensorFlow's ExponentialMovingAverage with `num_updates`).
+    """
+
+    def __init__(self, model: Any, decay: float) -> None:
+        self.decay = decay
+        self.sources = trainable(model)
+        with paddle.no_grad():
+            self.averages = {name: parameter.detach().clone() for name, parameter in self.sources}
+
+    def update(self, step: int) -> None:
+        """Take in the parameters after `step` global steps."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        with paddle.no_grad():
+            for name, parameter in self.sources:
+                average = self.averages[name]
+                average.scale_(1 - share)
+                average.add_(parameter * share)
+
+    def tensors(self) -> dict[str, Any]:
+        """The averages, named for a commit."""
+        return {f"{AVERAGE}{name}": tensor for name, tensor in self.averages.items()}
