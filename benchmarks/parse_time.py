@@ -20,7 +20,7 @@ PROBE = """
 import sys, time
 sys.path[:0] = [{plugins!r}, {dags!r}]
 import airflow.sdk, airflow.configuration, yaml
-import airflow.sdk.definitions.decorators
+import airflow.dag_processing.dagbag, airflow.sdk.definitions.decorators
 begin = time.process_time()
 if {parse}:
     import runpy

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import logging
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ RETRY_DELAY = datetime.timedelta(seconds=10)
 log = logging.getLogger("paddlewheel.dags")
 
 
+@functools.cache
 def read_recipe_tree(path: Path) -> dict[str, Any]:
     """A recipe's YAML as it stands, unchecked: the defaults of the form."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -55,6 +57,7 @@ def read_recipe_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
+@functools.cache
 def read_schema() -> dict[str, Any]:
     """The committed JSON schema of recipes."""
     schema: dict[str, Any] = json.loads((RECIPES / "recipe.schema.json").read_text(encoding="utf-8"))
@@ -145,26 +148,27 @@ def validate(plan_uri: str, ingested: str) -> str:
         return step(recipe, ingested, store=store)
 
 
-@task(retries=1, retry_delay=RETRY_DELAY, multiple_outputs=True)
-def shard(plan_uri: str, validated: str) -> dict[str, Any]:
-    """Labels, joins, sample ids; the URI of the shards, and the batches in which they are preprocessed."""
-    from paddlewheel.data.preprocess import plan_batches
+@task(retries=1, retry_delay=RETRY_DELAY)
+def shard(plan_uri: str, validated: str) -> str:
+    """Labels, joins, sample ids: each row in one shard."""
     from paddlewheel.data.shard import shard as step
 
     recipe, store = _recipe(plan_uri)
     with telling_faults():
-        uri = step(recipe, validated, store=store)
-        return {"uri": uri, "batches": plan_batches(recipe, uri, store=store)}
+        return step(recipe, validated, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def fit_features(plan_uri: str, shards: str) -> str:
-    """Vocabularies, means and bins, fitted on the training days alone."""
+def fit_features(plan_uri: str, shards: str) -> list[dict[str, Any]]:
+    """Vocabularies, means and bins, fitted on the training days alone; one entry a batch that preprocess maps over."""
     from paddlewheel.data.features import fit_features as step
+    from paddlewheel.data.preprocess import plan_batches
 
     recipe, store = _recipe(plan_uri)
     with telling_faults():
-        return step(recipe, shards, store=store)
+        features = step(recipe, shards, store=store)
+        batches = plan_batches(recipe, shards, store=store)
+    return [{"shards": shards, "features": features, "batch": batch} for batch in batches]
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
@@ -236,11 +240,8 @@ def wire_chain(recipe_file: str | None) -> None:
     """Every task of the chain in the DAG being defined; recipe_file None takes the form's field `recipe`."""
     planned = plan(recipe_file)
     validated = validate(planned, ingest(planned))
-    shards = shard(planned, validated)
-    features = fit_features(planned, shards["uri"])
-    packed = preprocess.partial(plan_uri=planned, shards=shards["uri"], features=features).expand(
-        batch=shards["batches"]
-    )
+    batches = fit_features(planned, shard(planned, validated))
+    packed = preprocess.partial(plan_uri=planned).expand_kwargs(batches)
     job = prepare_run(planned, packed)
     train = PaddleJobOperator(task_id="train", job=job, retries=2, retry_delay=RETRY_DELAY)
     evaluated = evaluate(planned, job)

@@ -14,9 +14,10 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 PROBE = """
 import json, sys
-from airflow.dag_processing.dagbag import DagBag
+import pathlib
+from airflow.dag_processing.dagbag import BundleDagBag
 before = {"paddle", "pandas", "polars", "pyarrow", "kubernetes"} & set(sys.modules)
-bag = DagBag(sys.argv[1], include_examples=False)
+bag = BundleDagBag(sys.argv[1], bundle_path=pathlib.Path(sys.argv[1]))
 heavy = ({"paddle", "pandas", "polars", "pyarrow", "kubernetes"} & set(sys.modules)) - before
 print("RESULT" + json.dumps({
     "errors": bag.import_errors,
