@@ -24,7 +24,8 @@ POLL_SECONDS = 0.05
 
 @dataclass(kw_only=True)
 class Committer:
-    """One rank's side of commits. `publish` is given to publish_commit; `told` hears of each commit of this rank.
+    """One rank's side of commits. `publish` is given to publish_commit; `tell` hears of each commit of this rank,
+    with its seconds; `wait` is called again and again while a commit is waited for.
 
     Other ranks than 0 write nothing, but wait for COMMIT.json where rank 0 waits, so that nobody waits for rank 0 in a
     collective, which would give up after 30 seconds.
@@ -36,8 +37,8 @@ class Committer:
     rank: int
     keep: int
     publish: dict[str, Any]
-    told: Callable[[Commit, float], None]
-    alive: Callable[[], None]
+    tell: Callable[[Commit, float], None]
+    wait: Callable[[], None]
     _thread: threading.Thread | None = field(default=None, init=False)
     _step: int | None = field(default=None, init=False)
     _done: tuple[Commit, float] | None = field(default=None, init=False)
@@ -62,7 +63,7 @@ class Committer:
             return
         key = f"{commit_folder(self.run_key, self._step, self.attempt)}/{COMMIT_NAME}"
         while self._thread.is_alive() if self._thread is not None else self.store.stat(key) is None:
-            self.alive()
+            self.wait()
             if self._thread is None:
                 check_fence(self.store, self.run_key, self.attempt)
                 time.sleep(POLL_SECONDS)
@@ -73,7 +74,7 @@ class Committer:
         if error is not None:
             raise error
         if done is not None:
-            self.told(*done)
+            self.tell(*done)
 
     def _write(self, snapshot: Snapshot) -> None:
         started = time.monotonic()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from paddlewheel.storage import Store
 from paddlewheel.training.events import BeginStepEvent, Event, to_line
+from paddlewheel.training.peers import PeerError
 
 HEARTBEAT_SECONDS = 0.2
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -30,6 +31,7 @@ class Monitor:
         self.handlers: Sequence[Callable[[Event], Any]] = ()
         self._state: dict[str, Any] = {"rank": rank, "pid": os.getpid(), "phase": "start"}
         self._written = -1e9
+        self._agent = os.getppid()
         self._lines: BinaryIO | None = None
 
     def beat(self, phase: str, **fields: Any) -> None:
@@ -44,6 +46,11 @@ class Monitor:
     def stop_requested(self) -> bool:
         """Whether the agent asks all ranks to commit and leave."""
         return (self.folder / "stop").exists()
+
+    def check_agent(self) -> None:
+        """Raises PeerError where the process that started this rank is gone: nobody would read its files any more."""
+        if os.getppid() != self._agent:
+            raise PeerError("the agent that started this rank is gone")
 
     def tell(self, event: Event) -> None:
         """Hand an event to the handlers, and append it to the events that are not published yet."""
