@@ -17,10 +17,10 @@ from typing import Any
 import yaml
 from airflow.sdk import get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
-from paddle_cluster.job_operator import PaddleJobOperator
 
 from paddle_cluster.card_link import RunCardLink
 from paddle_cluster.form import FormField, build_params, read_changes
+from paddle_cluster.job_operator import PaddleJobOperator
 
 PROJECT = Path(__file__).resolve().parents[1]
 RECIPES = PROJECT / "recipes"
@@ -184,9 +184,8 @@ def preprocess(plan_uri: str, shards: str, features: str, batch: int) -> str:
 @task(retries=1, retry_delay=RETRY_DELAY)
 def prepare_run(plan_uri: str, packed: Any) -> dict[str, Any]:
     """Open the run of these data and this recipe, and describe its job."""
-    from paddlewheel.training.run import describe_job, open_run
-
     from paddlewheel.storage import uri_to_path
+    from paddlewheel.training.run import describe_job, open_run
 
     recipe, store = _recipe(plan_uri)
     with telling_faults():

@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 
 import pytest
-from chain_wiring import FIELDS, choose_partition, read_recipe_tree, read_schema
 
+from chain_wiring import FIELDS, choose_partition, read_recipe_tree, read_schema
 from paddle_cluster.card_link import link_of
 from paddle_cluster.form import build_params, find_node, read_changes
 from paddlewheel.recipe_check import load_recipe

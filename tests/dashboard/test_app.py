@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,13 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
 
 
 @pytest.fixture
-def open_client(app: FastAPI) -> Iterator[TestClient]:
+def open_client(app: FastAPI) -> TestClient:
     """A client past the login: the dependency is Airflow's own and is tested by the routes that refuse."""
     for route in app.routes:
         assert isinstance(route, APIRoute)
         for dependency in route.dependant.dependencies:
             app.dependency_overrides[dependency.call] = lambda: None
-    yield TestClient(app)
+    return TestClient(app)
 
 
 def test_every_route_refuses_when_there_is_no_token(app: FastAPI) -> None:
