@@ -31,6 +31,7 @@ class AirflowHome:
         """`airflow ARGUMENTS`, output and errors together in stdout."""
         return subprocess.run(
             [sys.executable, "-m", "airflow", *arguments],
+            check=False,
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
+
 from paddle_cluster.job_operator import PaddleJobOperator
 
 WORKS = os.environ["WORKS"]
