@@ -1,0 +1,35 @@
+"""Handlers that the tests' recipes name, in a module that ranks import: what befalls a rank at a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from paddlewheel.training.events import BeginStepEvent, EndStepEvent
+
+
+def kill(event: Any) -> None:
+    """KILL_AT=rank:step: this rank dies at once, as by `kill -9`, before that step."""
+    if isinstance(event, BeginStepEvent) and os.environ.get("KILL_AT") == f"{event.rank}:{event.step}":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(event: Any) -> None:
+    """FAIL_AT=step: rank 0 raises after that step."""
+    if isinstance(event, EndStepEvent) and os.environ.get("FAIL_AT") == f"{event.step}" and event.rank == 0:
+        raise ZeroDivisionError("a user's handler failed")
+
+
+def stop(event: Any) -> None:
+    """STOP_AT=step and WORK: the agent's stop file appears after that step, on rank 0's host."""
+    if isinstance(event, EndStepEvent) and os.environ.get("STOP_AT") == f"{event.step}" and event.rank == 0:
+        Path(os.environ["WORK"], "stop").touch()
+
+
+def overtake(event: Any) -> None:
+    """OVERTAKE_AT=step and ATTEMPTS: a newer attempt begins from step 4 after that step."""
+    if isinstance(event, EndStepEvent) and os.environ.get("OVERTAKE_AT") == f"{event.step}" and event.rank == 0:
+        Path(os.environ["ATTEMPTS"], "2.json").write_text(json.dumps({"attempt": 2, "resumed_from_step": 4}))

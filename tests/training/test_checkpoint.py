@@ -1,0 +1,161 @@
+"""Which commits count, what of them is kept, and what happens to damaged ones: real files, no Paddle."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlewheel.errors import CheckpointError, StorageError
+from paddlewheel.storage import LocalStore
+from paddlewheel.training.checkpoint import (
+    FencedError,
+    Snapshot,
+    list_commits,
+    load_weights,
+    newest_commit,
+    publish_commit,
+    remove_old_commits,
+)
+
+KEY = "feedbeef"
+
+
+def begin(store: LocalStore, attempt: int, resumed_from_step: int) -> None:
+    record = {"attempt": attempt, "resumed_from_step": resumed_from_step}
+    store.publish(f"runs/{KEY}/attempts/{attempt}.json", json.dumps(record).encode())
+
+
+def commit(store: LocalStore, step: int, attempt: int) -> None:
+    snapshot = Snapshot(
+        step=step,
+        epoch=1,
+        step_in_epoch=step,
+        order={1: 2**64 - step},
+        model={
+            "weight": np.full((2, 3), step, np.float32),
+            "mean": np.zeros(3, np.float32),
+            "average.weight": np.full((2, 3), step + 0.5, np.float32),
+        },
+        optimizer={"weight.moment1": np.ones((2, 3), np.float32)},
+    )
+    publish_commit(store, KEY, snapshot, attempt=attempt, world_size=2, name="x")
+
+
+def counting(store: LocalStore, before_attempt: int | None = None) -> list[tuple[int, int]]:
+    return [(one.step, one.attempt) for one in list_commits(store, KEY, before_attempt=before_attempt)]
+
+
+def test_newest_commit_comes_back_with_its_facts_when_one_attempt_made_several(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert newest_commit(store, KEY) is None
+    begin(store, 1, 0)
+    for step in (9, 10, 100):
+        commit(store, step, 1)
+    found = newest_commit(store, KEY)
+    assert found is not None
+    assert (found.step, found.attempt, found.world_size, found.order) == (100, 1, 2, {1: 18446744073709551516})
+
+
+def test_commit_of_a_stale_attempt_never_counts_when_it_comes_after_a_newer_attempt_began(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    commit(store, 20, 1)
+    begin(store, 2, 10)  # found only step 10, say since 20 was damaged or came a moment later
+    assert counting(store) == [(10, 1)]
+    with pytest.raises(FencedError, match="attempt 2 of run feedbeef has begun; attempt 1 stops"):
+        commit(store, 30, 1)
+    commit(store, 15, 2)
+    assert counting(store) == [(15, 2), (10, 1)]
+    assert counting(store, before_attempt=2) == [(20, 1), (10, 1)]
+    begin(store, 3, 15)
+    commit(store, 40, 3)
+    assert counting(store) == [(40, 3), (15, 2), (10, 1)]
+    assert counting(store, before_attempt=3) == [(15, 2), (10, 1)]
+
+
+def test_files_without_commit_marker_do_not_count_when_a_writer_died(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    commit(store, 20, 1)
+    store.remove(f"runs/{KEY}/checkpoints/step-20-attempt-1/COMMIT.json")
+    assert counting(store) == [(10, 1)]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "COMMIT.json"])
+def test_commit_before_is_taken_and_the_damaged_file_named_when_a_byte_has_flipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    commit(store, 20, 1)
+    path = tmp_path / f"runs/{KEY}/checkpoints/step-20-attempt-1/{name}"
+    raw = bytearray(path.read_bytes())
+    raw[0 if name == "COMMIT.json" else len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with caplog.at_level(logging.WARNING):
+        found = newest_commit(store, KEY)
+    assert found is not None
+    assert found.step == 10
+    assert f"step-20-attempt-1/{name}" in caplog.text
+
+
+def test_averages_are_the_weights_when_asked_and_kept(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    found = newest_commit(store, KEY)
+    assert found is not None
+    averaged, plain = load_weights(store, found), load_weights(store, found, averaged=False)
+    assert sorted(averaged) == sorted(plain) == ["mean", "weight"]
+    assert averaged["weight"].tolist() == [[10.5] * 3] * 2
+    assert plain["weight"].tolist() == [[10.0] * 3] * 2
+
+
+def test_old_commits_and_remains_of_dead_attempts_go_when_newer_ones_are_kept(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    for step in (10, 20, 30):
+        commit(store, step, 1)
+    store.remove(f"runs/{KEY}/checkpoints/step-30-attempt-1/COMMIT.json")
+    begin(store, 2, 20)
+    commit(store, 30, 2)
+    store.publish(f"runs/{KEY}/checkpoints/step-40-attempt-2/model.safetensors", b"in the making")
+    store.publish(f"runs/{KEY}/checkpoints/step-50-attempt-3/model.safetensors", b"somebody else's")
+    remove_old_commits(store, KEY, keep=2, attempt=2)
+    assert store.children(f"runs/{KEY}/checkpoints") == [
+        "step-20-attempt-1",
+        "step-30-attempt-2",
+        "step-40-attempt-2",
+        "step-50-attempt-3",
+    ]
+    assert counting(store) == [(30, 2), (20, 1)]
+
+
+def test_record_of_an_attempt_that_cannot_be_read_is_an_error_rather_than_no_fence(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.publish(f"runs/{KEY}/attempts/1.json", b'{"attempt": 1')
+    with pytest.raises(StorageError, match=r"attempts/1\.json is not the record of an attempt"):
+        newest_commit(store, KEY)
+
+
+def test_fenced_is_a_checkpoint_error() -> None:
+    assert issubclass(FencedError, CheckpointError)
+
+
+def test_finding_a_commit_imports_no_paddle(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from paddlewheel.storage import LocalStore; "
+        "from paddlewheel.training import checkpoint, committer, events, monitor; "
+        f"print(checkpoint.newest_commit(LocalStore(Path({str(tmp_path)!r})), 'k'), 'paddle' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "False"]
