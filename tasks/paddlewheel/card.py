@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import yaml
 
 from paddlewheel.card_data import data_view, reasons_of, row_counts
 from paddlewheel.card_evaluation import holdout_view, interval, metric_tiles, number, slice_views
-from paddlewheel.card_training import training_view
+from paddlewheel.card_training import TrainingRecord, read_training, training_view
 from paddlewheel.lineage import ancestors, manifest_key, nearest
 from paddlewheel.manifest import (
     Manifest,
@@ -32,9 +31,6 @@ from paddlewheel.manifest import (
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.runs import newest_manifests
 from paddlewheel.storage import Store, digest_file
-
-if TYPE_CHECKING:
-    from paddlewheel.training.events import AttemptRecord, StepRecord
 
 CARD = "card.html"
 TEMPLATE = Path(__file__).with_name("card_template.html")
@@ -51,14 +47,11 @@ class Story:
     verdict: Manifest
     evaluation: Manifest
     run: Manifest
-    result: Manifest
     by_kind: dict[str, list[Manifest]]
 
 
 def report(recipe: Recipe, promotion_uri: str, *, store: Store) -> str:
     """Write the card of a promotion or of a refusal; the URI of the `card` manifest, beside which card.html lies."""
-    from paddlewheel.training.events import read_attempts, read_curve
-
     source = input_of(store, promotion_uri)
     story = read_story(store, source.key)
     made_of = (source.key, source.digest, recipe.digest, code_digest(*CODE), digest_file(TEMPLATE))
@@ -66,7 +59,7 @@ def report(recipe: Recipe, promotion_uri: str, *, store: Store) -> str:
     if find_done(store, f"{folder}/manifest.json"):
         return store.uri(f"{folder}/manifest.json")
     run_key = story.run.key.removeprefix("runs/")
-    html = render_card(recipe, story, read_curve(store, run_key), read_attempts(store, run_key), store=store)
+    html = render_card(recipe, story, read_training(store, story.run), store=store)
     with store.staging() as staging:
         (staging / CARD).write_text(html, encoding="utf-8")
         file = publish_file(store, f"{folder}/{CARD}", staging / CARD)
@@ -121,17 +114,14 @@ def read_story(store: Store, promotion_key: str) -> Story:
         verdict=verdict,
         evaluation=read_manifest(store, verdict.facts["evaluation"]),
         run=by_kind["run"][0],
-        result=read_manifest(store, f"{run_key}/result.json"),
         by_kind=by_kind,
     )
 
 
-def render_card(
-    recipe: Recipe, story: Story, curve: Sequence[StepRecord], attempts: Sequence[AttemptRecord], *, store: Store
-) -> str:
+def render_card(recipe: Recipe, story: Story, record: TrainingRecord, *, store: Store) -> str:
     """The card's HTML. Every text is escaped; charts are markup that escapes what it holds."""
     facts = story.evaluation.facts
-    training = training_view(recipe, story.result, curve, attempts)
+    training = training_view(recipe, story.run, record)
     settings = facts["settings"]
     return _template().render(
         title=recipe.title,

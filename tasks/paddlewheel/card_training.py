@@ -3,46 +3,73 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from paddlewheel.card_plots import Mark, Series, chart, smooth
+from paddlewheel.errors import StorageError
+from paddlewheel.manifest import Manifest
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store
+from paddlewheel.training.checkpoint import newest_commit
+from paddlewheel.training.curve import read_attempts, read_curve, read_events
+from paddlewheel.training.events import AttemptRecord, StepRecord
 
-if TYPE_CHECKING:
-    from paddlewheel.manifest import Manifest
-    from paddlewheel.recipe import Recipe
-    from paddlewheel.training.events import AttemptRecord, StepRecord
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch."""
+
+    curve: Sequence[StepRecord]
+    attempts: Sequence[AttemptRecord]
+    commits: Sequence[int]
+    seen: Mapping[int, int]
 
 
-def training_view(
-    recipe: Recipe, result: Manifest, curve: Sequence[StepRecord], attempts: Sequence[AttemptRecord]
-) -> dict[str, Any]:
+def read_training(store: Store, run: Manifest) -> TrainingRecord:
+    """The record of a run that is trained to its end. Raises StorageError where its last commit is gone."""
+    commit = newest_commit(store, run.key.removeprefix("runs/"))
+    if commit is None:
+        raise StorageError(f"{store.uri(run.key)} has no commit that counts; its checkpoints were removed")
+    events = read_events(store, run.key, rank=0)
+    steps = {event["step"] for event in events if event["event"] == "CheckpointEvent"} | {commit.step}
+    return TrainingRecord(
+        curve=read_curve(store, run.key),
+        attempts=read_attempts(store, run.key),
+        commits=sorted(steps),
+        seen=commit.order,
+    )
+
+
+def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict[str, Any]:
     """Charts, facts and tables of the section, and the notes of the tile that counts the steps."""
-    resumes = [attempt for attempt in attempts if attempt.resumed_from_step]
+    resumes = [attempt for attempt in record.attempts if attempt.resumed_from_step]
     told = f"{len(resumes)} resume{'s' if len(resumes) != 1 else ''}" if resumes else "without interruption"
     return {
-        "steps": f"{curve[-1].step + 1:,}" if curve else "–",
+        "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
         "steps_notes": [f"{recipe.training.epochs} epochs of {recipe.training.global_batch:,} rows a batch", told],
-        "charts": _charts(curve, attempts),
-        "facts": _facts(recipe, curve, attempts),
-        "attempts": _attempts(attempts),
-        "order": _order(result),
+        "charts": _charts(record),
+        "facts": _facts(recipe, record),
+        "attempts": _attempts(record.attempts),
+        "order": _order(run, record.seen),
     }
 
 
-def _charts(curve: Sequence[StepRecord], attempts: Sequence[AttemptRecord]) -> list[Markup]:
-    steps, losses = [float(record.step) for record in curve], [record.loss for record in curve]
-    marks = [Mark(x=float(step), look="commit") for step in sorted({s for one in attempts for s in one.commits})]
+def _charts(record: TrainingRecord) -> list[Markup]:
+    curve, attempts = record.curve, record.attempts
+    steps, losses = [float(one.step) for one in curve], [one.loss for one in curve]
+    marks = [Mark(x=float(step), look="commit") for step in record.commits]
     marks += [
         Mark(x=float(one.resumed_from_step), look="resume", label=f"resumed at {one.resumed_from_step:,}")
         for one in attempts
         if one.resumed_from_step
     ]
-    speeds = [(float(record.step), record.samples / record.seconds) for record in curve if record.seconds > 0]
+    speeds = [(float(one.step), one.rows / one.seconds) for one in curve if one.seconds > 0]
     fastest = statistics.quantiles([speed for _, speed in speeds], n=50)[-1] if len(speeds) > 1 else 1.0
-    rates = [record.learning_rate for record in curve]
+    rates = [one.learning_rate for one in curve]
     return [
         chart(
             name="Training loss",
@@ -78,15 +105,16 @@ def _with_average(label: str, xs: Sequence[float], ys: Sequence[float]) -> list[
     ]
 
 
-def _facts(recipe: Recipe, curve: Sequence[StepRecord], attempts: Sequence[AttemptRecord]) -> list[tuple[str, str]]:
+def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
+    curve = record.curve
     training, optimizer = recipe.training, recipe.training.optimizer
-    seconds = sum(record.seconds for record in curve)
-    speeds = [record.samples / record.seconds for record in curve if record.seconds > 0]
+    seconds = sum(one.seconds for one in curve)
+    speeds = [one.rows / one.seconds for one in curve if one.seconds > 0]
     first, last = curve[: len(curve) // 20 or 1], curve[-(len(curve) // 20 or 1) :]
     facts = [
         ("Network", f"{recipe.model.name}, {_params(recipe.model.params)}"),
         ("Strategy", f"{training.strategy}, {training.sync} gradients, {training.precision}"),
-        ("Ranks", ", then ".join(dict.fromkeys(str(attempt.world_size) for attempt in attempts))),
+        ("Ranks", ", then ".join(dict.fromkeys(str(attempt.world_size) for attempt in record.attempts))),
         ("Optimizer", f"{optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {training.schedule.name}"),
         ("Seed", str(training.seed)),
     ]
@@ -103,41 +131,39 @@ def _facts(recipe: Recipe, curve: Sequence[StepRecord], attempts: Sequence[Attem
 def _attempts(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     rows = [
         [
-            str(attempt.number),
+            str(attempt.attempt),
             str(attempt.world_size),
             f"step {attempt.resumed_from_step:,}" if attempt.resumed_from_step else "the beginning",
-            f"{len(attempt.commits)}",
-            attempt.ended,
+            f"{attempt.last_step:,}",
+            attempt.verdict or attempt.ended or "no word: it was killed together with its agent",
         ]
         for attempt in attempts
     ]
-    return {"columns": ["Attempt", "Ranks", "Went on from", "Commits", "How it ended"], "right": [1, 3], "rows": rows}
+    return {"columns": ["Attempt", "Ranks", "Went on from", "Last step", "How it ended"], "right": [1, 3], "rows": rows}
 
 
-def _order(result: Manifest) -> dict[str, Any]:
-    epochs = result.facts["order"]
-    proven = sum(epoch["proven"] for epoch in epochs)
-    if proven == len(epochs):
-        sentence = (
-            f"Each sample of each of the {len(epochs)} epochs was trained on exactly once: the sum over the samples "
-            "that the ranks really saw equals the sum that the order demands."
-        )
+def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
+    """Each epoch must see each training row once, so that its sum of hashes is that of all rows."""
+    demanded, epochs = int(run.facts["order_expected"]), range(1, int(run.facts["epochs"]) + 1)
+    wrong = [epoch for epoch in epochs if seen.get(epoch) != demanded]
+    if wrong:
+        told = ", ".join(map(str, wrong))
+        sentence = f"NOT PROVEN for epoch {told} of {len(epochs)}: samples were left out or trained on twice."
     else:
         sentence = (
-            f"NOT PROVEN for {len(epochs) - proven} of {len(epochs)} epochs: a sample was left out or seen twice."
+            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in each of {len(epochs)} "
+            "epochs: the sum of hashes over the samples that the ranks really saw is the one that the data demand."
         )
     rows = [
         [
-            str(epoch["epoch"] + 1),
-            f"{epoch['samples']:,}",
-            Markup("<code>{}</code>").format(epoch["expected"]),
-            Markup("<code>{}</code>").format(epoch["seen"]),
-            "equal" if epoch["proven"] else "DIFFERENT",
+            str(epoch),
+            Markup("<code>{}</code>").format(f"{demanded:016x}"),
+            Markup("<code>{}</code>").format(f"{seen[epoch]:016x}" if epoch in seen else "none"),
+            "DIFFERENT" if epoch in wrong else "equal",
         ]
         for epoch in epochs
     ]
-    columns = ["Epoch", "Samples", "Sum demanded", "Sum seen", ""]
-    return {"sentence": sentence, "columns": columns, "right": [1], "rows": rows}
+    return {"sentence": sentence, "columns": ["Epoch", "Sum demanded", "Sum seen", ""], "right": [], "rows": rows}
 
 
 def _params(params: Any) -> str:

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 def export_bundle(recipe: Recipe, run_uri: str, *, store: Store) -> str:
     """Export a finished run's network for inference; the URI of the `bundle` manifest.
 
-    Raises StorageError where the run has no result yet, or its weights do not fit the network.
+    Raises StorageError where the run has no result yet, CheckpointError where its weights do not fit the network.
     """
     run = read_manifest(store, run_uri)
     folder = f"{run.key}/bundle"
@@ -148,28 +148,19 @@ def build_trained(recipe: Recipe, run: Manifest, features: FittedFeatures, store
     paddle = import_paddle()
     from paddlewheel.training.checkpoint import load_weights, newest_commit
     from paddlewheel.training.models import InputSpec, build_model
+    from paddlewheel.training.state import model_tensors, set_tensors
 
     result_key = f"{run.key}/result.json"
     if store.stat(result_key) is None:
         raise StorageError(f"{store.uri(result_key)} is missing: the run is not trained to its end; run train again")
-    commit = newest_commit(store, run.key.removeprefix("runs/"))
-    if commit is None:
-        raise StorageError(f"{store.uri(run.key)} has a result but no commit that counts; its checkpoints were removed")
+    commit, last = newest_commit(store, run.key.removeprefix("runs/")), run.facts["total_steps"]
+    if commit is None or commit.step != last:
+        found = f"the newest whole one is of step {commit.step}" if commit else "there is none"
+        raise StorageError(f"{store.uri(run.key)} has a result but no commit of its last step {last}: {found}")
     spec = InputSpec(id_sizes=features.id_sizes, num_dense=len(features.dense_names))
     with paddle.utils.unique_name.guard():  # equal names of parameters, so equal bytes, however often it is exported
         layer = build_model(recipe.model.name, spec, recipe.model.params)
-    weights = load_weights(store, commit)
-    wanted = layer.state_dict()
-    faults = [f"{name} is missing" for name in wanted if name not in weights]
-    faults += [f"{name} is not the model's" for name in weights if name not in wanted]
-    faults += [
-        f"{name} has the shape {list(weights[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in weights and list(weights[name].shape) != list(tensor.shape)
-    ]
-    if faults:
-        raise StorageError(f"the weights of {run.key} do not fit the network {recipe.model.name}: {'; '.join(faults)}")
-    layer.set_state_dict({name: paddle.to_tensor(weights[name]) for name in wanted})
+    set_tensors(model_tensors(layer), load_weights(store, commit), store.uri(commit.key))
     layer.eval()
     return layer
 

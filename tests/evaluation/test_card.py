@@ -6,7 +6,6 @@ import dataclasses
 import html.parser
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,14 @@ import polars as pl
 import pytest
 
 from paddlewheel.card import Story, render_card
+from paddlewheel.card_training import TrainingRecord
 from paddlewheel.evaluation.compare import Scored, compare
 from paddlewheel.evaluation.gate import judge
 from paddlewheel.evaluation.slices import cut_by
 from paddlewheel.manifest import Manifest, Shard, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.storage import LocalStore
+from paddlewheel.training.events import AttemptRecord, StepRecord
 
 HOSTILE = "</td><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>"
 Make = Callable[..., str]
@@ -148,17 +149,12 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
                 facts={"accepted": accepted, "checks": checks, "override": override},
             ),
             evaluation=Manifest(kind="evaluation", name="late", key="e", files=(file,), facts=facts),
-            run=Manifest(kind="run", name="late", key="runs/r1", code="c0de1234"),
-            result=Manifest(
-                kind="result",
+            run=Manifest(
+                kind="run",
                 name="late",
                 key="runs/r1",
-                facts={
-                    "order": [
-                        {"epoch": 0, "samples": 1500, "expected": "8f3a", "seen": "8f3a", "proven": True},
-                        {"epoch": 1, "samples": 1500, "expected": "77b1", "seen": "77b1", "proven": proven},
-                    ]
-                },
+                code="c0de1234",
+                facts={"order_expected": str(0x8F3A), "epochs": 2, "num_train_rows": 1500},
             ),
             by_kind={
                 "shards": [shards],
@@ -176,16 +172,26 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
             },
         )
         curve = [
-            SimpleNamespace(
-                step=step, epoch=step // 24, loss=0.7 - step / 200, learning_rate=1e-3, samples=64, seconds=0.02
+            StepRecord(
+                step=step,
+                epoch=1 + step // 25,
+                loss=0.7 - step / 200,
+                learning_rate=1e-3,
+                rows=64,
+                seconds=0.02,
+                attempt=1,
             )
-            for step in range(48)
+            for step in range(1, 49)
         ]
         attempts = [
-            SimpleNamespace(number=1, world_size=2, resumed_from_step=0, commits=[10, 20], ended=f"killed {text}"),
-            SimpleNamespace(number=2, world_size=1, resumed_from_step=20, commits=[30, 48], ended=text),
+            AttemptRecord(
+                attempt=1, world_size=2, resumed_from_step=0, last_step=23, ended="node", verdict=f"killed {text}"
+            ),
+            AttemptRecord(attempt=2, world_size=1, resumed_from_step=20, last_step=48, ended=text),
         ]
-        return render_card(told, story, curve, attempts, store=store)  # type: ignore[arg-type]
+        seen = {1: 0x8F3A, 2: 0x8F3A if proven else 0x8F3B}
+        record = TrainingRecord(curve=curve, attempts=attempts, commits=[10, 20, 30, 40, 48], seen=seen)
+        return render_card(told, story, record, store=store)
 
     return make
 
@@ -197,8 +203,9 @@ def test_card_tells_the_whole_night_when_a_run_is_promoted(make_card: Make) -> N
     assert "bad: UA 9" in page.texts["data"]
     assert "Without a label (no outcome to learn from) 41 1.9%" in page.texts["data"]
     assert "resumed at 20" in page.texts["training"]
-    assert "2 1 step 20 2 done" in page.texts["training"]
-    assert "exactly once" in page.texts["training"]
+    assert "2 1 step 20 48 done" in page.texts["training"]
+    assert "Each of 1,500 samples was trained on exactly once in each of 2 epochs" in page.texts["training"]
+    assert "1 0000000000008f3a 0000000000008f3a equal" in page.texts["training"]
     assert "600 rows of 2 days (2013-10-31 to 2013-11-01)" in page.texts["holdout"]
     assert "differ by 4.0e-08 at most" in page.texts["holdout"]
     for digest in ("c0de1234", "feed5678"):
@@ -236,7 +243,7 @@ def test_card_of_a_first_model_compares_with_nothing(make_card: Make) -> None:
 def test_card_is_honest_when_the_champion_saw_holdout_days_or_the_order_is_not_proven(make_card: Make) -> None:
     page = Page(make_card(seen_days=("2013-10-31",), proven=False))
     assert "version 4, was trained on 1 of these days (300 rows), which favours it" in page.texts["holdout"]
-    assert "NOT PROVEN for 1 of 2 epochs" in page.texts["training"]
+    assert "NOT PROVEN for epoch 2 of 2" in page.texts["training"]
 
 
 def test_card_holds_no_markup_of_the_data_when_texts_are_hostile(make_card: Make) -> None:
