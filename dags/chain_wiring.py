@@ -25,9 +25,17 @@ from paddle_cluster.job_operator import PaddleJobOperator
 PROJECT = Path(__file__).resolve().parents[1]
 RECIPES = PROJECT / "recipes"
 PICTURE = """
-```
-plan > ingest > validate > shard > fit_features > preprocess[*] > train > evaluate > gate > promote > report
-```
+| task | what it leaves |
+|---|---|
+| plan | the window of days, its landing files frozen, the recipe resolved |
+| ingest | typed tables; the rows that break the schema in refusal files |
+| validate | the counts held against the recipe's limits |
+| shard | labels, joined columns, sample ids |
+| fit_features | vocabularies, means and bins of the training days |
+| preprocess | fixed-width rows, one task a batch |
+| prepare_run, train | one training, a job on a cluster; the worker slot is free meanwhile |
+| evaluate, gate | metrics with intervals, against the model in service; a verdict with reasons |
+| promote, report | the new version in service, or why not; the run card |
 """
 FIELDS = (
     FormField(path="data.window.train_days", title="Training days", section="Window"),
@@ -95,12 +103,17 @@ def _open() -> Any:
     return open_store(default_root())
 
 
-def _recipe(plan_uri: str) -> tuple[Any, Any]:
-    """(the night's resolved recipe, the store)."""
+def _recipe() -> tuple[Any, Any]:
+    """(the night's resolved recipe, the store). Pulled, not passed on: the graph stays a chain that one can read."""
     from paddlewheel.data.plan import recipe_of
 
     store = _open()
-    return recipe_of(store, plan_uri), store
+    return recipe_of(store, _left_by("plan")), store
+
+
+def _left_by(task_id: str) -> Any:
+    """What a task before this one returned."""
+    return get_current_context()["ti"].xcom_pull(task_ids=task_id)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
@@ -129,42 +142,42 @@ def plan(recipe_file: str | None) -> str:
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def ingest(plan_uri: str) -> str:
+def ingest(planned: str) -> str:
     """Landing files into typed tables; rows that break the schema into refusal files."""
     from paddlewheel.data.ingest import ingest as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
-        return step(recipe, plan_uri, store=store)
+        return step(recipe, planned, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def validate(plan_uri: str, ingested: str) -> str:
+def validate(ingested: str) -> str:
     """What was ingested against the recipe's limits."""
     from paddlewheel.data.validate import validate as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, ingested, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def shard(plan_uri: str, validated: str) -> str:
+def shard(validated: str) -> str:
     """Labels, joins, sample ids: each row in one shard."""
     from paddlewheel.data.shard import shard as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, validated, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def fit_features(plan_uri: str, shards: str) -> list[dict[str, Any]]:
+def fit_features(shards: str) -> list[dict[str, Any]]:
     """Vocabularies, means and bins, fitted on the training days alone; one entry a batch that preprocess maps over."""
     from paddlewheel.data.features import fit_features as step
     from paddlewheel.data.preprocess import plan_batches
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         features = step(recipe, shards, store=store)
         batches = plan_batches(recipe, shards, store=store)
@@ -172,22 +185,22 @@ def fit_features(plan_uri: str, shards: str) -> list[dict[str, Any]]:
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def preprocess(plan_uri: str, shards: str, features: str, batch: int) -> str:
+def preprocess(shards: str, features: str, batch: int) -> str:
     """One batch of shards as fixed-width rows."""
     from paddlewheel.data.preprocess import preprocess as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, shards, features, batch, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def prepare_run(plan_uri: str, packed: Any) -> dict[str, Any]:
+def prepare_run(packed: Any) -> dict[str, Any]:
     """Open the run of these data and this recipe, and describe its job."""
     from paddlewheel.storage import uri_to_path
     from paddlewheel.training.run import describe_job, open_run
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         run = open_run(recipe, list(packed), store=store)
         job = describe_job(run, store=store, recipe=recipe)
@@ -196,55 +209,50 @@ def prepare_run(plan_uri: str, packed: Any) -> dict[str, Any]:
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def evaluate(plan_uri: str, job: dict[str, Any]) -> str:
+def evaluate(trained: dict[str, Any]) -> str:
     """The holdout days by the new model, and by the champion on the same rows."""
     from paddlewheel.evaluation.evaluate import evaluate as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
-        return step(recipe, job["run_uri"], store=store)
+        log.info("evaluating the training whose result is %s", trained["uri"])
+        return step(recipe, _left_by("prepare_run")["run_uri"], store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def gate(plan_uri: str, evaluated: str) -> str:
+def gate(evaluated: str) -> str:
     """The verdict with its reasons. A refusal is a result, not a failure."""
     from paddlewheel.evaluation.gate import gate as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, evaluated, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def promote(plan_uri: str, verdict: str) -> str:
+def promote(verdict: str) -> str:
     """Publish an accepted model and move the champion, or record that the champion stays."""
     from paddlewheel.registry import promote as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, verdict, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def report(plan_uri: str, promotion: str) -> str:
+def report(promotion: str) -> str:
     """The run's card."""
     from paddlewheel.card import report as step
 
-    recipe, store = _recipe(plan_uri)
+    recipe, store = _recipe()
     with telling_faults():
         return step(recipe, promotion, store=store)
 
 
 def wire_chain(recipe_file: str | None) -> None:
     """Every task of the chain in the DAG being defined; recipe_file None takes the form's field `recipe`."""
-    planned = plan(recipe_file)
-    validated = validate(planned, ingest(planned))
-    batches = fit_features(planned, shard(planned, validated))
-    packed = preprocess.partial(plan_uri=planned).expand_kwargs(batches)
-    job = prepare_run(planned, packed)
-    train = PaddleJobOperator(task_id="train", job=job, retries=2, retry_delay=RETRY_DELAY)
-    evaluated = evaluate(planned, job)
-    train >> evaluated
-    reported = report(planned, promote(planned, gate(planned, evaluated)))
+    packed = preprocess.expand_kwargs(fit_features(shard(validate(ingest(plan(recipe_file))))))
+    train = PaddleJobOperator(task_id="train", job=prepare_run(packed), retries=2, retry_delay=RETRY_DELAY)
+    reported = report(promote(gate(evaluate(train.output))))
     for operator in (train, reported.operator):
         operator.operator_extra_links = (RunCardLink(),)
