@@ -50,7 +50,10 @@ def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict
     told = f"{len(resumes)} resume{'s' if len(resumes) != 1 else ''}" if resumes else "without interruption"
     return {
         "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
-        "steps_notes": [f"{recipe.training.epochs} epochs of {recipe.training.global_batch:,} rows a batch", told],
+        "steps_notes": [
+            f"{recipe.training.epochs} epoch{'s' if recipe.training.epochs != 1 else ''} of {recipe.training.global_batch:,} rows a batch",
+            told,
+        ],
         "charts": _charts(record),
         "facts": _facts(recipe, record),
         "attempts": _attempts(record.attempts),
@@ -151,8 +154,8 @@ def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
         sentence = f"NOT PROVEN for epoch {told} of {len(epochs)}: samples were left out or trained on twice."
     else:
         sentence = (
-            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in each of {len(epochs)} "
-            "epochs: the sum of hashes over the samples that the ranks really saw is the one that the data demand."
+            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in "
+            f"{f'each of {len(epochs)} epochs' if len(epochs) > 1 else 'the epoch'}: the sum of hashes over the samples that the ranks really saw is the one that the data demand."
         )
     rows = [
         [
