@@ -50,10 +50,7 @@ def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict
     told = f"{len(resumes)} resume{'s' if len(resumes) != 1 else ''}" if resumes else "without interruption"
     return {
         "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
-        "steps_notes": [
-            f"{recipe.training.epochs} epoch{'s' if recipe.training.epochs != 1 else ''} of {recipe.training.global_batch:,} rows a batch",
-            told,
-        ],
+        "steps_notes": [f"{_epochs(recipe.training.epochs)} of {recipe.training.global_batch:,} rows a batch", told],
         "charts": _charts(record),
         "facts": _facts(recipe, record),
         "attempts": _attempts(record.attempts),
@@ -153,9 +150,10 @@ def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
         told = ", ".join(map(str, wrong))
         sentence = f"NOT PROVEN for epoch {told} of {len(epochs)}: samples were left out or trained on twice."
     else:
+        each = f"each of {len(epochs)} epochs" if len(epochs) > 1 else "the epoch"
         sentence = (
-            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in "
-            f"{f'each of {len(epochs)} epochs' if len(epochs) > 1 else 'the epoch'}: the sum of hashes over the samples that the ranks really saw is the one that the data demand."
+            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in {each}: the sum of hashes over "
+            "the samples that the ranks really saw is the one that the data demand."
         )
     rows = [
         [
@@ -167,6 +165,10 @@ def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
         for epoch in epochs
     ]
     return {"sentence": sentence, "columns": ["Epoch", "Sum demanded", "Sum seen", ""], "right": [], "rows": rows}
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' if count != 1 else ''}"
 
 
 def _params(params: Any) -> str:
