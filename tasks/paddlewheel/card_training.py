@@ -152,8 +152,8 @@ def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
     else:
         each = f"each of {len(epochs)} epochs" if len(epochs) > 1 else "the epoch"
         sentence = (
-            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in {each}: the sum of hashes over "
-            "the samples that the ranks really saw is the one that the data demand."
+            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in {each}: the sum of hashes "
+            "over the samples that the ranks really saw is the one that the data demand."
         )
     rows = [
         [
