@@ -116,10 +116,12 @@ def load_bundle(store: Store, key_or_uri: str) -> Bundle:
     from paddlewheel.data.features import FittedFeatures
 
     key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
-    manifest = find_done(store, key)
-    if manifest is None or manifest.kind not in ("bundle", "model"):
-        found = "is missing" if manifest is None else f"is a manifest of kind {manifest.kind!r}"
-        raise StorageError(f"{store.uri(key)} {found}; a bundle or a model is needed")
+    if store.stat(key) is None:
+        raise StorageError(f"{store.uri(key)} is missing; a bundle or a model is needed")
+    manifest = read_manifest(store, key)
+    if manifest.kind not in ("bundle", "model"):
+        raise StorageError(f"{store.uri(key)} is a manifest of kind {manifest.kind!r}; a bundle or a model is needed")
+    verify(store, manifest)
     files = {shard.key.rpartition("/")[2]: shard.key for shard in manifest.files}
     missing = [name for name in (NETWORK, WEIGHTS, FEATURES, SIGNATURE) if name not in files]
     if missing:
