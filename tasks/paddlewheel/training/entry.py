@@ -112,7 +112,7 @@ def find_start(store: Store, run: Manifest, attempt: int) -> Commit | None:
     step = int(json.loads(store.read(f"{run.key}/attempts/{attempt}.json"))["resumed_from_step"])
     if step == 0:
         return None
-    commit = newest_commit(store, run.key.removeprefix("runs/"), before_attempt=attempt)
+    commit = newest_commit(store, run.key.removeprefix("runs/"), before_attempt=attempt + 1)
     if commit is None or commit.step != step:
         found = "none" if commit is None else f"the newest is of step {commit.step}"
         raise CheckpointError(

@@ -1,0 +1,223 @@
+"""The agent of one node: starts the ranks of a run, watches them, restarts them from the last commit, says why it ends.
+
+`python -m paddlewheel.training.agent RUN_URI --root ROOT …` is what a job runs; `run_agent` is the same in-process.
+The exit codes are the contract with launchers (docs/architecture.md). Nothing here imports Paddle, so that an agent
+starts in a fraction of a second and survives whatever its ranks die of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlewheel.errors import PaddlewheelError
+from paddlewheel.manifest import Manifest, read_manifest
+from paddlewheel.recipe import Resources
+from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage import Store, open_store
+from paddlewheel.training.attempts import Attempt, Verdict, list_attempts, open_attempt, publish_verdict
+from paddlewheel.training.progress import Progress, progress_of
+from paddlewheel.training.ranks import Rank, dump_stacks, start_ranks, stop_ranks
+from paddlewheel.training.result import publish_result
+from paddlewheel.training.run import PASSED_RESOURCES, result_of
+from paddlewheel.training.watch import KIND_CODES, End, Watch
+
+LOOK_SECONDS = 0.1
+FENCE_SECONDS = 2.0
+LINE_SECONDS = 5.0
+BAR_SECONDS = 0.25
+# Ends after which the same work may end better from the last commit, on this very node.
+MENDED_BY_RESTART = ("died", "hang", "node")
+log = logging.getLogger(__name__)
+Tell = Callable[[dict[str, Any]], None]
+
+
+def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: Tell | None = None) -> int:
+    """Train the run to its end; the exit code. A run that has its result is verified and left alone.
+
+    on_progress gets {line, phase, attempt, epoch, epochs, step, total_steps, loss, rows_per_second}. SIGTERM and SIGINT
+    ask for a commit and end with 14. Raises StorageError where the run or its result cannot be read.
+    """
+    run = read_manifest(store, run_uri)
+    if result_of(store, run_uri) is not None:
+        return 0
+    key = run.key.removeprefix("runs/")
+    world_size = resources.nodes * resources.ranks_per_node
+    with _listening() as stop:
+        for restarts in range(resources.max_restarts + 1):
+            attempt = open_attempt(store, key, world_size=world_size)
+            _say_start(attempt, on_progress)
+            end, step = _run_attempt(run, run_uri, attempt, stop, store=store, resources=resources, tell=on_progress)
+            if end.kind == "done":
+                publish_result(store, run, list_attempts(store, key))
+                return 0
+            _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
+            if end.kind not in MENDED_BY_RESTART or stop.is_set():
+                return KIND_CODES[end.kind]
+            if restarts < resources.max_restarts:
+                _say(on_progress, "restarting in place from the last commit")
+    _say(on_progress, f"ended {resources.max_restarts + 1} times; resources.max_restarts is {resources.max_restarts}")
+    return KIND_CODES["hang"] if end.kind == "hang" else KIND_CODES["died"]
+
+
+def _run_attempt(
+    run: Manifest,
+    run_uri: str,
+    attempt: Attempt,
+    stop: threading.Event,
+    *,
+    store: Store,
+    resources: Resources,
+    tell: Tell | None,
+) -> tuple[End, int]:
+    """One start of the ranks to its end: (why, the last step). The verdict is published, nothing is left running."""
+    with tempfile.TemporaryDirectory(prefix="paddlewheel-") as name:
+        folder = Path(name)
+        ranks = start_ranks(
+            run_uri=run_uri,
+            root=store.root,
+            attempt=attempt.number,
+            folder=folder,
+            resources=resources,
+            environment=os.environ,
+        )
+        stacks = ""
+        try:
+            watch = Watch(ranks=ranks, resources=resources, step=attempt.resumed_from_step)
+            end = _watch(watch, run, attempt, stop, store=store, tell=tell)
+            if end.kind == "hang":
+                stacks = dump_stacks(ranks)
+        finally:
+            stop_ranks(ranks, grace_seconds=0.0 if stacks else 2.0)
+        step = max([watch.step, *(int((rank.heartbeat() or {}).get("step") or 0) for rank in ranks)])
+        if end.kind != "done":
+            _publish_rest(store, run, attempt, ranks)
+        _publish_end(store, run, attempt, end=end, step=step, ranks=ranks, stacks=stacks)
+    return end, step
+
+
+def _watch(
+    watch: Watch, run: Manifest, attempt: Attempt, stop: threading.Event, *, store: Store, tell: Tell | None
+) -> End:
+    """Look at the ranks until they end. A stop is asked of them once, and awaited for shutdown_seconds."""
+    stop_at: float | None = None
+    told_at = fenced_at = time.monotonic()
+    interval = BAR_SECONDS if sys.stderr.isatty() else LINE_SECONDS
+    begun, first = time.monotonic(), True
+    while True:
+        end = watch.look()
+        if end is not None:
+            return end
+        now = time.monotonic()
+        if stop.is_set() and stop_at is None:
+            stop_at = now
+            (watch.ranks[0].folder / "stop").touch()
+            _say(tell, "asked to stop: committing at the end of this step")
+        if stop_at is not None and now - stop_at > watch.resources.shutdown_seconds:
+            return End(kind="stopped", message="asked to stop; the ranks did not commit in resources.shutdown_seconds")
+        if now - fenced_at > FENCE_SECONDS:
+            fenced_at = now
+            if store.stat(f"{run.key}/attempts/{attempt.number + 1}.json") is not None:
+                return End(kind="fenced", message=f"attempt {attempt.number + 1} of this run has begun elsewhere")
+        if tell is not None and (now - told_at > interval or (first and watch.step_seconds)):
+            told_at, first = now, first and not watch.step_seconds
+            progress = progress_of(watch.ranks, run, attempt, seconds=now - begun)
+            if progress is not None:
+                tell(progress.to_json())
+        time.sleep(LOOK_SECONDS)
+
+
+def _publish_rest(store: Store, run: Manifest, attempt: Attempt, ranks: Sequence[Rank]) -> None:
+    """Publish the events that dead ranks had not yet published."""
+    for rank in ranks:
+        path = rank.folder / f"rank-{rank.number}.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]  # a rank may have died in the middle of a line
+        if whole:
+            last = json.loads(whole[-1])["step"]
+            key = f"{run.key}/events/attempt-{attempt.number}/rank-{rank.number}/step-{last}-rest.jsonl"
+            store.publish(key, b"".join(whole))
+
+
+def _publish_end(
+    store: Store, run: Manifest, attempt: Attempt, *, end: End, step: int, ranks: Sequence[Rank], stacks: str
+) -> None:
+    speaker = ranks[end.rank or 0]
+    verdict = Verdict(
+        attempt=attempt.number,
+        exit_code=KIND_CODES[end.kind],
+        kind=end.kind,
+        message=end.message,
+        step=step,
+        resumed_from_step=attempt.resumed_from_step,
+        rank=end.rank,
+        signal=end.signal,
+        trace=end.trace,
+        stacks=stacks,
+        log_tail="" if end.kind == "done" else speaker.log_tail(),
+    )
+    publish_verdict(store, run.key.removeprefix("runs/"), verdict)
+
+
+def _say_start(attempt: Attempt, tell: Tell | None) -> None:
+    origin = f"from the commit at step {attempt.resumed_from_step}" if attempt.resumed_from_step else "from the start"
+    _say(tell, f"attempt {attempt.number}: {attempt.world_size} ranks, {origin}")
+
+
+def _say(tell: Tell | None, line: str) -> None:
+    log.info("%s", line) if tell is None else tell(Progress(line=line).to_json())
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[threading.Event]:
+    """An event that SIGTERM or SIGINT sets; the handlers before are restored. Outside the main thread never set."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The agent as a process: progress as lines on standard output."""
+    parser = argparse.ArgumentParser(prog="paddlewheel.training.agent", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("run_uri", metavar="RUN_URI")
+    parser.add_argument("--root", required=True)
+    kinds = {field.name: float if field.name.endswith("factor") else int for field in dataclasses.fields(Resources)}
+    for name in PASSED_RESOURCES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kinds[name], default=None)
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    try:
+        store = open_store(options.root)
+        run = read_manifest(store, options.run_uri)
+        recipe = load_recipe(json.loads(store.read(f"{run.key}/recipe.json")))
+        told = {name: getattr(options, name) for name in PASSED_RESOURCES if getattr(options, name) is not None}
+        resources = dataclasses.replace(recipe.resources, **told)
+        return run_agent(
+            options.run_uri, store=store, resources=resources, on_progress=lambda told: print(told["line"], flush=True)
+        )
+    except PaddlewheelError as error:
+        print(f"error: {error}", flush=True)
+        return {2: 11, 3: 11, 5: 18}.get(error.exit_code, 10)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What a run's events say afterwards: one record a global step, and its attempts. Without Paddle.
+
+A step that was rolled back stands in the events of two attempts; the newer attempt's record is the one that counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from paddlewheel.errors import StorageError
+from paddlewheel.storage import Store
+from paddlewheel.training.attempts import list_attempts, read_verdict
+from paddlewheel.training.events import AttemptRecord, StepRecord
+
+
+def read_curve(store: Store, run_key: str) -> list[StepRecord]:
+    """Rank 0's steps in their order, each global step once. `run_key` with or without `runs/`."""
+    records: dict[int, StepRecord] = {}
+    for event in read_events(store, run_key, rank=0):
+        if event["event"] != "EndStepEvent":
+            continue
+        known = records.get(event["step"])
+        if known is None or known.attempt <= event["attempt"]:
+            records[event["step"]] = StepRecord(
+                step=event["step"],
+                epoch=event["epoch"],
+                loss=event["loss"],
+                learning_rate=event["learning_rate"],
+                rows=event["rows"],
+                seconds=event["seconds"],
+                attempt=event["attempt"],
+                parts=event["parts"],
+            )
+    return [records[step] for step in sorted(records)]
+
+
+def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:
+    """Every attempt of the run, with why it ended where that is known."""
+    last_steps: dict[int, int] = {}
+    for event in read_events(store, run_key, rank=0):
+        if event["event"] == "EndStepEvent":
+            last_steps[event["attempt"]] = max(event["step"], last_steps.get(event["attempt"], 0))
+    found = []
+    for attempt in list_attempts(store, run_key):
+        verdict = read_verdict(store, run_key, attempt.number)
+        found.append(
+            AttemptRecord(
+                attempt=attempt.number,
+                world_size=attempt.world_size,
+                resumed_from_step=attempt.resumed_from_step,
+                last_step=last_steps.get(attempt.number, attempt.resumed_from_step),
+                ended=verdict["kind"] if verdict else None,
+                exit_code=verdict["exit_code"] if verdict else None,
+                verdict=verdict["message"] if verdict else "",
+            )
+        )
+    return found
+
+
+def read_events(store: Store, run_key: str, *, rank: int) -> Iterator[dict[str, Any]]:
+    """One rank's published events by attempt, in the order they were told."""
+    folder = f"runs/{run_key.removeprefix('runs/')}/events"
+    for attempt in sorted(store.children(folder), key=lambda name: int(name.removeprefix("attempt-"))):
+        chunks = [stat.key for stat in store.list(f"{folder}/{attempt}/rank-{rank}")]
+        for key in sorted(chunks, key=_chunk_order):
+            for line in store.read(key).splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise StorageError(f"{store.uri(key)} is damaged: {error}") from error
+
+
+def _chunk_order(key: str) -> tuple[int, bool]:
+    """step-S.jsonl by S; what an agent published after a death comes last of its step."""
+    name = key.rpartition("/")[2].removeprefix("step-").removesuffix(".jsonl")
+    return int(name.removesuffix("-rest")), name.endswith("-rest")

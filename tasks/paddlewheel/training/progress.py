@@ -1,0 +1,55 @@
+"""Where a training stands, for people: one line, and the numbers of a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paddlewheel.manifest import Manifest
+from paddlewheel.training.attempts import Attempt
+from paddlewheel.training.ranks import Rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """`line` says it all; the rest is there once the ranks train."""
+
+    line: str
+    phase: str = ""
+    attempt: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    rows_per_second: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def progress_of(ranks: Sequence[Rank], run: Manifest, attempt: Attempt, *, seconds: float) -> Progress | None:
+    """What rank 0's last heartbeat says; None before its first."""
+    beat = ranks[0].heartbeat()
+    if beat is None:
+        return None
+    phase, step = str(beat["phase"]), int(beat.get("step") or 0)
+    total, epochs = int(run.facts["total_steps"]), int(run.facts["epochs"])
+    if phase not in ("train", "save") or beat.get("loss") is None:
+        return Progress(line=f"{phase} ({seconds:.0f} s)", phase=phase, attempt=attempt.number, total_steps=total)
+    rows = float(beat.get("rows_per_second") or 0.0)
+    line = f"epoch {beat['epoch']}/{epochs}  step {step}/{total}  loss {beat['loss']:.4f}"
+    line += f"  lr {beat.get('learning_rate', 0.0):.2g}  {rows:,.0f} rows/s"
+    return Progress(
+        line=line,
+        phase=phase,
+        attempt=attempt.number,
+        epoch=int(beat["epoch"]),
+        epochs=epochs,
+        step=step,
+        total_steps=total,
+        loss=float(beat["loss"]),
+        rows_per_second=rows,
+    )
