@@ -27,6 +27,7 @@ from paddlewheel.manifest import (
     publish_file,
     publish_manifest,
     read_manifest,
+    verify,
 )
 from paddlewheel.storage import Store
 
