@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import (
     COMMIT_NAME,
@@ -20,6 +22,7 @@ from paddlewheel.training.checkpoint import (
 )
 
 POLL_SECONDS = 0.05
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -81,6 +84,10 @@ class Committer:
         try:
             commit = publish_commit(self.store, self.run_key, snapshot, attempt=self.attempt, **self.publish)
             self._done = (commit, time.monotonic() - started)
-            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt)
         except BaseException as error:
             self._error = error
+            return
+        try:
+            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt)
+        except StorageError as error:  # costs space, not the training
+            log.warning("old commits of run %s stay: %s", self.run_key, error)

@@ -56,6 +56,7 @@ def train(
     while fit.step < fit.total_steps and not stopped:
         epoch = 1 + fit.step // loader.steps_per_epoch
         end = min(epoch * loader.steps_per_epoch, fit.total_steps)
+        monitor.beat("train", epoch=epoch, step=fit.step)
         monitor.tell(BeginEpochEvent(**who, epoch=epoch, step=fit.step))
         started, loss, rows = time.monotonic(), 0.0, 0
         while fit.step < end and not stopped:
