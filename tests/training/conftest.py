@@ -141,7 +141,16 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
             shard = publish_file(store, f"{key}/rows.parquet", path, rows=count, facts={"role": role})
             parts.append(publish_manifest(store, Manifest(kind="packed", name="small", key=key, files=(shard,))))
             ids += [sample_ids_B] if role == "train" else []
-    facts = {"id_sizes": ID_SIZES, "num_dense": NUM_DENSE, "order_expected": str(sample_hash(np.concatenate(ids)))}
+    per_epoch = -(-rows // recipe.training.global_batch)
+    facts = {
+        "partition": "2013-11-01",
+        "id_sizes": ID_SIZES,
+        "num_dense": NUM_DENSE,
+        "order_expected": str(sample_hash(np.concatenate(ids))),
+        "epochs": recipe.training.epochs,
+        "steps_per_epoch": per_epoch,
+        "total_steps": per_epoch * recipe.training.epochs,
+    }
     run = Manifest(
         kind="run",
         name="small",

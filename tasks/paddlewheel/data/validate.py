@@ -1,0 +1,170 @@
+"""The recipe's limits on what was ingested: how much may be refused, no row twice over all files, and a profile."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import polars as pl
+
+from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind, window_facts
+from paddlewheel.errors import DataError
+from paddlewheel.manifest import (
+    Manifest,
+    Shard,
+    code_digest,
+    derive_key,
+    find_done,
+    input_of,
+    publish_manifest,
+)
+from paddlewheel.recipe import Column, Recipe, Source, dump
+from paddlewheel.storage import Store
+
+MAX_TOLD = 5
+MOST_TOP_VALUES = 5
+log = logging.getLogger(__name__)
+
+
+def validate(recipe: Recipe, ingest_uri: str, *, store: Store) -> str:
+    """Hold the window's tables against the recipe; returns the URI of the `validated` manifest.
+
+    Raises DataError where more rows were refused than a source's max_refused_fraction bears, over the window or in the
+    partition's own file, or where two files hold a row of the same key.
+    """
+    ingested = read_kind(store, ingest_uri, "ingest")
+    sources = [recipe.data.rows, *(join.source for join in recipe.data.joins)]
+    code = code_digest("paddlewheel.data.validate")
+    source_input = input_of(store, ingest_uri)
+    key = derive_key("validated", source_input.digest, [dump(source) for source in sources], code)
+    folder = dataset_folder(recipe, "validated", key)
+    if find_done(store, manifest_key(folder)):
+        return store.uri(manifest_key(folder))
+    faults = []
+    for source in sources:
+        files = [file for file in ingested.files if file.facts["source"] == source.name]
+        faults += list(_refused_beyond(source, files, ingested.facts["partition"], store))
+        faults += list(_rows_twice(source, _row_files(files), store))
+    if faults:
+        raise DataError("\n".join(faults))
+    main = recipe.data.rows
+    rows, refused = ingested.facts["rows"][main.name], ingested.facts["refused"][main.name]
+    facts = {
+        "rows": rows,
+        "refused": refused,
+        "refused_by_reason": ingested.facts["reasons"][main.name],
+        "refused_by_source": ingested.facts["refused"],
+        "profile": {source.name: _profile(source, ingested.files, store) for source in sources},
+    }
+    log.info("validate: %d rows of %s, %d refused, within the recipe's limits", rows, main.name, refused)
+    manifest = Manifest(
+        kind="validated",
+        name=recipe.name,
+        key=folder,
+        files=ingested.files,
+        inputs=(source_input,),
+        code=code,
+        facts=facts | window_facts(ingested.facts),
+    )
+    return publish_manifest(store, manifest)
+
+
+def _refused_beyond(source: Source, files: Sequence[Shard], partition: str, store: Store) -> Iterator[str]:
+    """A sentence for the window, or else for the partition's own file, where more was refused than is borne."""
+    own = [file for file in files if file.facts["partition"] == partition]
+    for where, some in ((f"{source.name} in the window", files), (f"{source.name} of {partition}", own)):
+        rows = sum(file.rows or 0 for file in some)
+        refused = sum(file.facts["refused"] for file in _row_files(some))
+        if refused > source.max_refused_fraction * (rows + refused):
+            share = refused / (rows + refused)
+            examples = "".join(f"\n  {line}" for line in _examples(some, store))
+            yield (
+                f"{where}: {refused} of {rows + refused} rows were refused ({share:.2%}); the recipe bears "
+                f"max_refused_fraction {source.max_refused_fraction:.2%}. Mend the files, or raise the limit if this "
+                f"is as it should be. The first:{examples}"
+            )
+            return
+
+
+def _examples(files: Sequence[Shard], store: Store) -> Iterator[str]:
+    """The first refusals, each with file, line, column, value and reason."""
+    told = 0
+    for file in files:
+        if file.facts["part"] != "refused":
+            continue
+        for raw in store.read(file.key).splitlines():
+            entry = json.loads(raw)
+            for reason in entry["reasons"]:
+                place = f"{entry['file']} line {entry['line']}, column {reason['column']}"
+                yield f"{place}: {reason['value']!r}: {reason['reason']}"
+                told += 1
+                if told == MAX_TOLD:
+                    return
+
+
+def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterator[str]:
+    """A sentence where the same key stands in more than one file (within one file the later row was refused)."""
+    if not source.key or len(files) < 2:
+        return
+    keys = pl.concat(
+        [
+            pl.scan_parquet(store.local_path(file.key)).select(*source.key, _file=pl.lit(file.facts["file"]))
+            for file in files
+        ]
+    )
+    twice = (
+        keys.group_by(source.key)
+        .agg(files=pl.col("_file").unique().sort())
+        .filter(pl.col("files").list.len() > 1)
+        .sort(*source.key)
+        .collect()
+    )
+    for row in twice.head(MAX_TOLD).iter_rows(named=True):
+        named = ", ".join(f"{name} {row[name]}" for name in source.key)
+        yield f"{source.name}: {named} stands in {' and in '.join(row['files'])}; one row a key: take it out of one"
+    if len(twice) > MAX_TOLD:
+        yield f"{source.name}: … and {len(twice) - MAX_TOLD} more rows that stand in two files"
+
+
+def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, Any]:
+    """By column over the window: rows, nulls, distinct values (about), and range and mean, or the most frequent."""
+    paths = [store.local_path(file.key) for file in _row_files(files) if file.facts["source"] == source.name]
+    frame = pl.scan_parquet(paths)
+    asked = [expression for column in source.columns for expression in _statistics(column)]
+    numbers = frame.select(pl.len().alias("rows"), *asked).collect().row(0, named=True)
+    profile = {}
+    for column in source.columns:
+        found = {
+            name.partition("\x1f")[2]: _plain(value)
+            for name, value in numbers.items()
+            if name.startswith(f"{column.name}\x1f")
+        }
+        profile[column.name] = {"rows": numbers["rows"], **found}
+    return profile
+
+
+def _statistics(column: Column) -> Iterator[pl.Expr]:
+    values = pl.col(column.name)
+    asked = {"nulls": values.null_count(), "distinct": values.approx_n_unique()}
+    if column.type in ("int64", "float64"):
+        asked |= {"minimum": values.min(), "maximum": values.max(), "mean": values.mean()}
+    elif column.type in ("string", "bool"):
+        counts = values.drop_nulls().value_counts(sort=True)
+        asked["top"] = counts.head(MOST_TOP_VALUES).implode()
+    else:
+        asked |= {"minimum": values.min(), "maximum": values.max()}
+    for name, expression in asked.items():
+        yield expression.alias(f"{column.name}\x1f{name}")
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: times as text, most frequent values as [value, count] pairs."""
+    if isinstance(value, list):
+        return sorted((list(entry.values()) for entry in value), key=lambda pair: (-pair[1], str(pair[0])))
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _row_files(files: Sequence[Shard]) -> list[Shard]:
+    return [file for file in files if file.facts["part"] == "rows"]
