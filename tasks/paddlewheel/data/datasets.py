@@ -1,4 +1,9 @@
-"""Where the data steps keep what they make, and what their manifests say to one another."""
+"""Where the data steps keep what they make, and what their manifests say to one another.
+
+Two kinds of manifest. A part (table, samples) holds files and is named by what they are made of alone, so that
+another night, or the same night with another model, finds it again; a step's manifest lists parts and descends from the
+plan, so that the recipe of a run is the one that it was asked with.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paddlewheel.errors import StorageError
-from paddlewheel.manifest import MANIFEST_NAME, Manifest, read_manifest
+from paddlewheel.manifest import MANIFEST_NAME, Manifest, read_manifest, verify
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
@@ -30,6 +35,15 @@ def read_kind(store: Store, uri: str, kind: str) -> Manifest:
     manifest = read_manifest(store, uri)
     if manifest.kind != kind:
         raise StorageError(f"{uri} is a manifest of kind {manifest.kind!r}; this step needs one of kind {kind!r}")
+    return manifest
+
+
+def find_part(store: Store, folder: str) -> Manifest | None:
+    """The part in a folder, its files verified; None where it is not made. Raises StorageError where it is damaged."""
+    if store.stat(manifest_key(folder)) is None:
+        return None
+    manifest = read_manifest(store, manifest_key(folder))
+    verify(store, manifest)
     return manifest
 
 
