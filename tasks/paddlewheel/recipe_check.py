@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import zoneinfo
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ FEATURE_PARAMETERS: Mapping[str, tuple[frozenset[str], tuple[int, int]]] = {
 }
 NEEDED_PARAMETERS = {"hash": "buckets", "cross": "buckets", "quantile": "bins", "cyclic": "period"}
 NUMERIC_KINDS = frozenset({"standard", "log1p", "quantile", "clock", "cyclic", "age"})
+NUMBERS = ("int64", "float64")
 TIME_KINDS = frozenset({"weekday", "month"})
 
 
@@ -79,8 +81,7 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     for index, feature in enumerate(recipe.features):
         yield from _check_feature(f"features.{index}", feature, known)
     yield from _check_unique("features", [feature.name for feature in recipe.features])
-    if recipe.data.label.column not in known:
-        yield unknown_name("data.label.column", recipe.data.label.column, known, "a column of data.rows")
+    yield from _check_label(recipe)
     for index, column in enumerate(recipe.evaluation.slices):
         if column not in known:
             yield unknown_name(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")
@@ -91,6 +92,21 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     for index, handler in enumerate(recipe.training.handlers):
         yield from _check_registered(f"training.handlers.{index}", handler, (), ())
     yield from _check_device(recipe)
+
+
+def _check_label(recipe: Recipe) -> Iterator[Fault]:
+    rows, name = {column.name: column for column in recipe.data.rows.columns}, recipe.data.label.column
+    if name not in rows:
+        yield unknown_name("data.label.column", name, rows, "a column of data.rows")
+    elif rows[name].type not in NUMBERS:
+        yield Fault(path="data.label.column", value=name, allowed=f"must be a number, this is a {rows[name].type}")
+    elif rows[name].known != "after":
+        allowed = (
+            "the label is known only after the prediction; give its column known: after, so that no feature uses it"
+        )
+        yield Fault(path="data.label.column", value=name, allowed=allowed)
+    if not recipe.data.rows.key:
+        yield Fault(path="data.rows.key", value=[], allowed="must name the columns that tell one row from another")
 
 
 def known_columns(recipe: Recipe) -> dict[str, Column]:
@@ -138,6 +154,10 @@ def _check_column(path: str, column: Column) -> Iterator[Fault]:
             yield Fault(path=f"{path}.pattern", value=column.pattern, allowed=f"must be a regular expression ({error})")
     if column.minimum is not None and column.maximum is not None and column.minimum > column.maximum:
         yield Fault(path=f"{path}.minimum", value=column.minimum, allowed=f"must not exceed maximum {column.maximum}")
+    for field, types in (("minimum", NUMBERS), ("maximum", NUMBERS), ("pattern", ("string",))):
+        if getattr(column, field) is not None and column.type not in types:
+            allowed = f"is for a column of type {' or '.join(types)}, this is a {column.type}"
+            yield Fault(path=f"{path}.{field}", value=getattr(column, field), allowed=allowed)
 
 
 def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[Fault]:
@@ -147,6 +167,15 @@ def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[F
             yield unknown_name(f"{path}.keys", left_name, left, "a column of data.rows")
         if right_name not in right:
             yield unknown_name(f"{path}.keys.{left_name}", right_name, right, f"a column of {join.source.name}")
+        if left_name in left and right_name in right:
+            types = (left[left_name].type, right[right_name].type)
+            if types[0] != types[1]:
+                yield Fault(
+                    path=f"{path}.keys.{left_name}", value=right_name, allowed=f"joins {types[0]} to {types[1]}"
+                )
+            if "after" in (left[left_name].known, right[right_name].known):
+                allowed = "is known only after the prediction is asked for"
+                yield Fault(path=f"{path}.keys.{left_name}", value=right_name, allowed=allowed)
     for side, moment, columns in (("left_time", join.left_time, left), ("right_time", join.right_time, right)):
         if join.kind == "asof" and moment is None:
             yield Fault(path=f"{path}.{side}", value=None, allowed="an asof join needs it")
@@ -160,6 +189,11 @@ def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[F
                     yield Fault(
                         path=f"{path}.{side}", value=name, allowed="is known only after the prediction is asked for"
                     )
+            for field, types in (("column", ("timestamp", "date")), ("plus_minutes", NUMBERS)):
+                column = columns.get(getattr(moment, field) or "")
+                if column and column.type not in types:
+                    allowed = f"must be a {' or '.join(types)}, this is a {column.type}"
+                    yield Fault(path=f"{path}.{side}.{field}", value=column.name, allowed=allowed)
 
 
 def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> Iterator[Fault]:
@@ -191,6 +225,8 @@ def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> 
         if value is not None and parameter not in taken:
             allowed = f"kind {feature.kind} takes {', '.join(sorted(taken)) or 'no parameter'}"
             yield Fault(path=f"{path}.{parameter}", value=value, allowed=allowed)
+    if feature.timezone and feature.timezone not in zoneinfo.available_timezones():
+        yield Fault(path=f"{path}.timezone", value=feature.timezone, allowed="must be a time zone as America/New_York")
     needed = NEEDED_PARAMETERS.get(feature.kind)
     if needed and getattr(feature, needed) is None:
         yield Fault(path=f"{path}.{needed}", value=None, allowed=f"kind {feature.kind} needs it")
