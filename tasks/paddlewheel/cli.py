@@ -105,6 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
     runs = add("runs", _runs, "list runs, show one, or verify a run's files")
     runs.add_argument("action", choices=["list", "show", "verify", "rebuild"])
     runs.add_argument("key", nargs="?", help="the run's key, or its first digits")
+    runs.add_argument("--partition", metavar="DAY", help="show, verify: the newest run of this partition")
+    runs.add_argument("--recipe", metavar="NAME", help="with --partition: of this recipe")
     models = add("models", _models, "list models, show one, or roll its champion back")
     models.add_argument("action", choices=["list", "show", "rollback"])
     models.add_argument("name", nargs="?")
@@ -230,14 +232,25 @@ def _runs(options: argparse.Namespace) -> int:
         found = runs.list_runs(store)
         _print(options, [run.to_json() for run in found], runs.lines_of(found) or [f"no runs in {store.root}"])
         return 0
-    run = runs.find_run(store, options.key)
+    run = runs.find_run(store, options.key, partition=options.partition, recipe=options.recipe)
     if options.action == "verify":
         problems = runs.verify_run(store, run)
         lines = [f"{run.key}: {len(problems)} problems", *problems] if problems else [f"{run.key}: every file verified"]
         _print(options, {"run": run.key, "problems": problems}, lines)
         return 5 if problems else 0
-    _print(options, run.to_json(), runs.describe(store, run))
+    _print(options, run.to_json(), _describe(store, run))
     return 0
+
+
+def _describe(store: Store, run: Any) -> list[str]:
+    """The night's own lines where it was judged, else the table's line; then where its parts are."""
+    from paddlewheel import runs
+    from paddlewheel.card import summary_lines
+
+    promotions = runs.newest_manifests(store, run.key, "promotions")
+    if not promotions:
+        return runs.lines_of([run])
+    return summary_lines(store, store.uri(f"{promotions[-1].key}/manifest.json"))
 
 
 def _models(options: argparse.Namespace) -> int:

@@ -36,13 +36,29 @@ def list_runs(store: Store) -> list[RunSummary]:
     return sorted(found, key=lambda run: (run.recipe, run.partition, run.key))
 
 
-def find_run(store: Store, key: str | None) -> RunSummary:
-    """The run of this key or of the only key that begins so; without one, the only run. Raises RecipeError."""
+def find_run(store: Store, key: str | None, *, partition: str | None = None, recipe: str | None = None) -> RunSummary:
+    """The run of this key, or of the only key that begins so; with a partition, the newest run of that.
+
+    Raises RecipeError where there is none, or more than one.
+    """
+    if partition is not None:
+        found = [
+            run for run in list_runs(store) if run.partition == partition and (recipe is None or run.recipe == recipe)
+        ]
+        if not found:
+            raise RecipeError(f"no run of the partition {partition} in {store.root}; `paddlewheel runs list` shows all")
+        return max(found, key=lambda run: _last_moved(store, run.key))
     keys = [name for name in store.children("runs") if name.startswith(key or "")]
     if len(keys) != 1:
         shown = ", ".join(keys[:5]) or "none"
         raise RecipeError(f"{len(keys)} runs begin with {key or ''!r} in {store.root} ({shown}); `runs list` shows all")
     return _summary(store, keys[0])
+
+
+def _last_moved(store: Store, key: str) -> int:
+    """When the run's newest card was written, in nanoseconds; 0 before the first."""
+    cards = [f"runs/{key}/cards/{name}/manifest.json" for name in store.children(f"runs/{key}/cards")]
+    return max((store.local_path(card).stat().st_mtime_ns for card in cards if store.stat(card)), default=0)
 
 
 def newest_manifests(store: Store, run_key: str, folder: str) -> list[Manifest]:
@@ -83,17 +99,6 @@ def lines_of(runs: Sequence[RunSummary]) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def describe(store: Store, run: RunSummary) -> list[str]:
-    """What `runs show` prints: the summary and where its parts are."""
-    lines = lines_of([run])
-    for folder in ("evaluations", "verdicts", "promotions", "cards"):
-        for manifest in newest_manifests(store, run.key, folder):
-            lines.append(f"{manifest.kind:<11} {store.uri(manifest.key)}/manifest.json")
-    for manifest in newest_manifests(store, run.key, "cards"):
-        lines.append(f"card        {store.uri(manifest.key)}/card.html")
-    return lines
 
 
 def _summary(store: Store, key: str) -> RunSummary:
