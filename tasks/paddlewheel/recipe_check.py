@@ -105,8 +105,6 @@ def _check_label(recipe: Recipe) -> Iterator[Fault]:
             "the label is known only after the prediction; give its column known: after, so that no feature uses it"
         )
         yield Fault(path="data.label.column", value=name, allowed=allowed)
-    if not recipe.data.rows.key:
-        yield Fault(path="data.rows.key", value=[], allowed="must name the columns that tell one row from another")
 
 
 def known_columns(recipe: Recipe) -> dict[str, Column]:

@@ -25,7 +25,9 @@ from paddlewheel.training.checkpoint import Commit, newest_commit
 
 ID_SIZES, NUM_DENSE = (7, 4, 11), 3
 RUN_KEY = "0123456789abcdef0123"
-COLUMNS = [{"name": name, "type": "int64"} for name in ("a", "b", "label")]
+COLUMNS = [{"name": name, "type": "int64"} for name in ("a", "b")] + [
+    {"name": "label", "type": "int64", "known": "after"}
+]
 TREE: dict[str, Any] = {
     "name": "small",
     "title": "Small",
