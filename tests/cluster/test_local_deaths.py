@@ -76,14 +76,34 @@ def test_job_is_lost_and_all_of_it_gone_when_its_supervisor_is_killed(local: Loc
     wait_until(lambda: not any(process_lives(pid) for pid in everyone), seconds=5)
 
 
+def kill_supervisor_and_keeper(pids: dict[str, int]) -> None:
+    """SIGKILL both; returns when both are gone."""
+    stat = Path(f"/proc/{pids['supervisor_pid']}/stat").read_text()
+    keeper = int(stat.rpartition(")")[2].split()[1])
+    for pid in (keeper, pids["supervisor_pid"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not (process_lives(keeper) or process_lives(pids["supervisor_pid"])))
+
+
 def test_command_dies_when_supervisor_and_keeper_are_killed_together(local: LocalLauncher, tmp_path: Path) -> None:
     handle = local.submit(shell("both", "exec sleep 300"))
     pids = started(local, "both")
-    stat = Path(f"/proc/{pids['supervisor_pid']}/stat").read_text()
-    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    os.kill(pids["supervisor_pid"], signal.SIGKILL)
+    kill_supervisor_and_keeper(pids)
     assert end_of(local, handle).state is JobState.LOST
     wait_until(lambda: not process_lives(pids["command_pid"]), seconds=5)
+
+
+def test_job_is_not_lost_yet_when_a_process_of_it_outlives_supervisor_and_keeper(
+    local: LocalLauncher, tmp_path: Path
+) -> None:
+    handle = local.submit(shell("half", f"sleep 300 & echo $! > {tmp_path}/rank; wait"))
+    pids = started(local, "half")
+    wait_until(lambda: lines_of(tmp_path / "rank"))
+    kill_supervisor_and_keeper(pids)
+    wait_until(lambda: not process_lives(pids["command_pid"]))
+    assert local.poll(handle).state is JobState.RUNNING
+    os.kill(int(lines_of(tmp_path / "rank")[0]), signal.SIGKILL)
+    assert end_of(local, handle).state is JobState.LOST
 
 
 def test_lost_job_is_not_started_again_when_submitted_again(local: LocalLauncher, tmp_path: Path) -> None:
