@@ -71,7 +71,7 @@ def publish_data(store: LocalStore, recipe: Recipe, night: dict[str, Any]) -> st
             path = staging / f"{day}.packed"
             write_packed(path, frame["sample_id"].to_numpy(), frame["label"].to_numpy(), features.apply(frame))
             key = f"{packed_folder}/{day}.parquet"
-            packed.append(publish_file(store, key, path, rows=len(frame), facts=facts))
+            packed.append(publish_file(store, key, path, rows=len(frame), facts=facts | {"shard_key": files[-1].key}))
         (staging / "features.json").write_bytes(features.to_json())
         features_folder = f"datasets/{recipe.name}.features/{night['partition']}"
         fitted = publish_file(store, f"{features_folder}/features.json", staging / "features.json")
@@ -104,7 +104,7 @@ def publish_data(store: LocalStore, recipe: Recipe, night: dict[str, Any]) -> st
             key=packed_folder,
             files=tuple(packed),
             inputs=(source, input_of(store, f"{features_folder}/manifest.json")),
-            facts=night,
+            facts=night | {"batch": 0, "batches": 1},
         ),
     )
     return f"{packed_folder}/manifest.json"

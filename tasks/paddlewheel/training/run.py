@@ -1,15 +1,19 @@
 """A run: one training of these data by this recipe, named by a key; and the job that a cluster is asked to run for it.
 
 `resources` are no part of the key: the same work on another number of ranks is the same run, and goes on from its
-commits. Nothing here imports Paddle.
+commits. Nor is the way by which the data came: the key is made of the packed files' digests, not of manifests, which
+descend from a plan with the whole recipe in it. Nothing here imports Paddle.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+import xxhash
 
 from paddlewheel.data.loader import load_training_rows
 from paddlewheel.data.order import sample_hash, steps_per_epoch
@@ -19,6 +23,7 @@ from paddlewheel.lineage import nearest
 from paddlewheel.manifest import (
     MANIFEST_NAME,
     Manifest,
+    Shard,
     code_digest,
     derive_key,
     find_done,
@@ -30,6 +35,7 @@ from paddlewheel.manifest import (
 from paddlewheel.recipe import Recipe, Resources, dump, dump_json
 from paddlewheel.storage import Store
 
+WINDOW = ("partition", "train", "holdout")
 CODE = ("paddlewheel.training", "paddlewheel.data.order", "paddlewheel.data.loader")
 # What of `resources` the agent must be told, since the run's own recipe may name others.
 PASSED_RESOURCES = (
@@ -46,44 +52,46 @@ log = logging.getLogger(__name__)
 
 
 def open_run(recipe: Recipe, packed_uris: Sequence[str], *, store: Store) -> str:
-    """Publish runs/KEY/{recipe.json, manifest.json}; the URI of the manifest. A run that is there is verified.
+    """Publish runs/KEY/{recipe.json, manifest.json}; the URI of the manifest. A run that is there is left as it is.
 
+    The order in which the batches are given does not matter, nor how many there are: the rows keep the shards' order.
     Raises DataError where the packed batches are not all there, once each, and of the same features.
     """
-    packed = sorted((read_manifest(store, uri) for uri in packed_uris), key=lambda manifest: manifest.key)
+    packed = [read_manifest(store, uri) for uri in packed_uris]
+    foreign = [f"{uri} ({one.kind})" for uri, one in zip(packed_uris, packed, strict=True) if one.kind != "packed"]
+    if foreign:
+        raise DataError(f"not packed data: {', '.join(foreign)}; give the URIs that preprocess printed, one a batch")
+    packed.sort(key=lambda manifest: int(manifest.facts["batch"]))
     shards, features = _check_complete(store, packed)
-    inputs = tuple(input_of(store, f"{manifest.key}/{MANIFEST_NAME}") for manifest in (*packed, features, shards))
     code = code_digest(*CODE)
-    key = derive_key(
-        "run", [entry.digest for entry in inputs], recipe.name, dump(recipe.model), dump(recipe.training), code
-    )
-    manifest_key = f"runs/{key}/{MANIFEST_NAME}"
-    if find_done(store, manifest_key) is not None:
+    folder = f"runs/{_run_key(recipe, packed, features, shards, code)}"
+    manifest_key = f"{folder}/{MANIFEST_NAME}"
+    if store.stat(manifest_key) is not None:
+        verify(store, read_manifest(store, manifest_key))
+        log.info("%s is open already: the same data, model, training and code", folder)
         return store.uri(manifest_key)
-    for manifest in packed:
+    for manifest in (*packed, features):
         verify(store, manifest)
-    rows_NW, layout = load_training_rows(store, packed)
-    training, per_epoch = recipe.training, steps_per_epoch(len(rows_NW), recipe.training.global_batch)
-    facts = {
-        "partition": shards.facts["partition"],
-        "train": shards.facts["train"],
-        "holdout": shards.facts["holdout"],
-        "num_train_rows": len(rows_NW),
-        "order_expected": str(sample_hash(split_rows(rows_NW, layout).sample_ids_B)),
-        "global_batch": training.global_batch,
-        "epochs": training.epochs,
-        "steps_per_epoch": per_epoch,
-        "total_steps": per_epoch * training.epochs,
-        "id_sizes": list(features.facts["id_sizes"]),
-        "num_dense": len(features.facts["dense_names"]),
-    }
-    if store.stat(f"runs/{key}/recipe.json") is None:
-        store.publish(f"runs/{key}/recipe.json", dump_json(recipe))
-    log.info("run %s: %d rows, %d epochs of %d steps", key, len(rows_NW), training.epochs, per_epoch)
+    stored = _publish_recipe(store, f"{folder}/recipe.json", recipe)
     run = Manifest(
-        kind="run", name=recipe.name, key=f"runs/{key}", inputs=inputs, recipe=recipe.digest, code=code, facts=facts
+        kind="run",
+        name=recipe.name,
+        key=folder,
+        files=(stored,),
+        inputs=tuple(input_of(store, f"{manifest.key}/{MANIFEST_NAME}") for manifest in (*packed, features, shards)),
+        recipe=stored.digest,
+        code=code,
+        facts=_run_facts(store, recipe, packed, features, shards),
     )
-    return publish_manifest(store, run)
+    try:
+        uri = publish_manifest(store, run)
+    except StorageError:
+        if store.stat(manifest_key) is None:
+            raise
+        return store.uri(manifest_key)  # somebody else opened the same run meanwhile, by way of other manifests
+    facts = run.facts
+    log.info("%s: %d rows, %d epochs, %d steps", folder, facts["num_train_rows"], facts["epochs"], facts["total_steps"])
+    return uri
 
 
 def describe_job(run_uri: str, *, store: Store, recipe: Recipe) -> dict[str, Any]:
@@ -126,23 +134,73 @@ def result_of(store: Store, run_uri: str) -> Manifest | None:
 
 
 def _check_complete(store: Store, packed: Sequence[Manifest]) -> tuple[Manifest, Manifest]:
-    """(shards, features) behind the packed batches, whose rows must be all of the shards' rows, once."""
+    """(shards, features) behind the packed batches, which must hold each of the shards once."""
     if not packed:
         raise DataError("a run needs packed data; give the URIs that preprocess printed, one a batch")
-    keys = [f"{manifest.key}/{MANIFEST_NAME}" for manifest in packed]
-    if len(set(keys)) != len(keys):
-        raise DataError(f"the same packed batch is given twice: {keys}")
-    behind = [(nearest(store, key, "shards"), nearest(store, key, "features")) for key in keys]
+    behind = []
+    for manifest in packed:
+        key = f"{manifest.key}/{MANIFEST_NAME}"
+        behind.append((nearest(store, key, "shards"), nearest(store, key, "features")))
     shards, features = behind[0]
-    if any((one.key, other.key) != (shards.key, features.key) for one, other in behind):
-        raise DataError("the packed batches come from different shards or features; give those of one preprocess")
-    for role in ("train", "holdout"):
-        wanted = sum(shard.rows or 0 for shard in shards.files if shard.facts["role"] == role)
-        found = sum(shard.rows or 0 for manifest in packed for shard in manifest.files if shard.facts["role"] == role)
-        if found != wanted:
-            raise DataError(
-                f"the packed batches hold {found} {role} rows, the shards {wanted}; give every batch of preprocess"
-            )
-    if any(manifest.kind != "packed" for manifest in packed):
-        raise StorageError(f"not packed data: {[manifest.kind for manifest in packed]}")
+    for manifest, (its_shards, its_features) in zip(packed, behind, strict=True):
+        for kind, one, other in (("shards", its_shards, shards), ("features", its_features, features)):
+            if one.key != other.key:
+                raise DataError(
+                    f"{manifest.key} was packed from the {kind} {one.key}, {packed[0].key} from {other.key}; "
+                    "give the batches of one preprocess"
+                )
+    found = Counter(str(shard.facts["shard_key"]) for manifest in packed for shard in manifest.files)
+    missing = [shard.key for shard in shards.files if shard.key not in found]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of the {len(shards.files)} shards are in no packed batch, {missing[0]} for one; "
+            f"give all {packed[0].facts['batches']} batches of preprocess"
+        )
+    twice = [key for key, count in found.items() if count > 1]
+    if twice:
+        raise DataError(f"{len(twice)} shards are packed twice, {twice[0]} for one; give each batch of preprocess once")
     return shards, features
+
+
+def _run_key(recipe: Recipe, packed: Sequence[Manifest], features: Manifest, shards: Manifest, code: str) -> str:
+    return derive_key(
+        "run",
+        [[shard.facts["role"], shard.digest] for manifest in packed for shard in manifest.files],
+        [shard.digest for shard in features.files],
+        [shards.facts[name] for name in WINDOW],
+        recipe.name,
+        dump(recipe.model),
+        dump(recipe.training),
+        code,
+    )
+
+
+def _run_facts(
+    store: Store, recipe: Recipe, packed: Sequence[Manifest], features: Manifest, shards: Manifest
+) -> dict[str, Any]:
+    """What the ranks, the result and the card need of a run, `order_expected` among it: the proof's other side."""
+    rows_NW, layout = load_training_rows(store, packed)
+    training, per_epoch = recipe.training, steps_per_epoch(len(rows_NW), recipe.training.global_batch)
+    return {
+        **{name: shards.facts[name] for name in WINDOW},
+        "num_train_rows": len(rows_NW),
+        "order_expected": str(sample_hash(split_rows(rows_NW, layout).sample_ids_B)),
+        "global_batch": training.global_batch,
+        "epochs": training.epochs,
+        "steps_per_epoch": per_epoch,
+        "total_steps": per_epoch * training.epochs,
+        "id_sizes": list(features.facts["id_sizes"]),
+        "num_dense": len(features.facts["dense_names"]),
+    }
+
+
+def _publish_recipe(store: Store, key: str, recipe: Recipe) -> Shard:
+    """The run's recipe.json; one that is there, of a run that was begun with other resources, stands."""
+    try:
+        if store.stat(key) is None:
+            store.publish(key, dump_json(recipe))
+    except StorageError:
+        if store.stat(key) is None:
+            raise
+    raw = store.read(key)
+    return Shard(key=key, bytes=len(raw), digest=xxhash.xxh3_128_hexdigest(raw))
