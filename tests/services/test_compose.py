@@ -1,7 +1,6 @@
 """The images and docker/compose.yaml for real: built, brought up, a night run through the Celery worker, brought down.
 
-An engine that already answers is used as it is. Where there is none, tests/services/containers starts one (root,
-Debian 12) that needs no registry, keeps its images and its cache below var/, and is stopped at the end.
+conftest.py finds or starts the engine.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-ENGINE = Path(__file__).resolve().parent / "containers"
 TAG = "test"
-QUICK = {"partition": "2013-11-01", "data.window.train_days": 6, "data.window.holdout_days": 2, "training.epochs": 1}
+QUICK = {"partition": "2013-11-01", "data.window.train_days": 21, "data.window.holdout_days": 3, "training.epochs": 2}
 AIRFLOW_SERVICES = ("api-server", "dag-processor", "scheduler", "triggerer", "worker")
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
@@ -90,27 +88,6 @@ def wait_for(what: str, ask: Callable[[], Any], *, seconds: float) -> Any:
             return answer
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
         time.sleep(2)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[dict[str, str]]:
-    """The environment in which `docker` reaches an engine."""
-    environment = dict(os.environ)
-    if shutil.which("docker") and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
-        yield environment
-        return
-    if os.geteuid() != 0:
-        pytest.skip("no Docker engine answers, and starting one needs root")
-    if "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
-        pytest.skip("no Docker engine answers, and the one that the tests can start is for Debian 12")
-    state = PROJECT / "var" / "docker-engine"
-    try:
-        run([str(ENGINE / "docker-up.sh"), str(state)], environment)
-        line = (state / "env").read_text().removeprefix("export ").strip()
-        settings = dict(part.split("=", 1) for part in line.split())
-        yield environment | settings | {"PATH": settings["PATH"].replace("$PATH", environment["PATH"])}
-    finally:
-        run([str(ENGINE / "docker-down.sh"), str(state)], environment)
 
 
 @pytest.fixture(scope="module")

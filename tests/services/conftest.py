@@ -1,0 +1,42 @@
+"""The Docker engine of the container tests.
+
+An engine that already answers is used as it is. Where there is none, `containers/docker-up.sh` starts one (root,
+Debian 12) that needs no registry; it keeps its images and its cache below var/ and is stopped at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parent / "containers"
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[dict[str, str]]:
+    """The environment in which `docker` reaches an engine."""
+    environment = dict(os.environ)
+    if shutil.which("docker") and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
+        yield environment
+        return
+    if os.geteuid() != 0:
+        pytest.skip("no Docker engine answers, and starting one needs root")
+    if "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
+        pytest.skip("no Docker engine answers, and the one that the tests can start is for Debian 12")
+    state = PROJECT / "var" / "docker-engine"
+    try:
+        started = subprocess.run(
+            [str(SCRIPTS / "docker-up.sh"), str(state)], capture_output=True, text=True, timeout=900, check=False
+        )
+        assert started.returncode == 0, f"no engine: {started.stdout}\n{started.stderr}"
+        words = (state / "env").read_text().removeprefix("export ").split()
+        settings = dict(word.split("=", 1) for word in words)
+        yield environment | settings | {"PATH": settings["PATH"].replace("$PATH", environment["PATH"])}
+    finally:
+        subprocess.run([str(SCRIPTS / "docker-down.sh"), str(state)], timeout=300, check=True)
