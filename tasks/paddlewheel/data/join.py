@@ -9,66 +9,71 @@ import polars as pl
 from paddlewheel.errors import DataError
 from paddlewheel.recipe import Join, Moment
 
-LEFT_TIME, RIGHT_TIME, FOUND = "__left_time", "__right_time", "__found"
+KEY, TIME, FOUND, ROW = "(key {})", "(time)", "(found)", "(row)"
+UTC_TIME = pl.Datetime("us", "UTC")
 
 
 def join_source(samples: pl.DataFrame, table: pl.DataFrame, join: Join) -> tuple[pl.DataFrame, int]:
-    """(samples with the source's columns as `<source>_<column>`, how many samples found no row).
+    """(samples in their order with the source's columns as `<source>_<column>`, how many samples found no row).
 
-    An as-of join takes the last row at or before the sample's moment, no older than the tolerance. Raises DataError
-    where a lookup would find two rows for one sample.
+    Columns that are known only after the prediction are left out. An as-of join takes the last row at or before the
+    sample's moment, no older than the tolerance; of two rows of one moment the later one in the files. A missing key or
+    moment finds nothing. Raises DataError where a lookup would find two rows for one sample.
     """
-    left_keys, right_keys = list(join.keys), [f"{join.source.name}_{name}" for name in join.keys.values()]
-    right = table.select([column.name for column in join.source.columns])
-    if join.kind == "asof" and join.right_time is not None:
-        right = right.with_columns(_moment(join.right_time).alias(RIGHT_TIME))
-    right = right.rename({column.name: f"{join.source.name}_{column.name}" for column in join.source.columns})
-    right = right.with_columns(pl.lit(True).alias(FOUND))
-    if join.kind == "asof" and join.left_time is not None:
-        joined = _join_asof(samples, right, join, left_keys, right_keys)
+    keys = [KEY.format(index) for index in range(len(join.keys))]
+    left = samples.with_columns(pl.col(name).alias(key) for name, key in zip(join.keys, keys, strict=True))
+    right = table.select(
+        *(pl.col(name).alias(key) for name, key in zip(join.keys.values(), keys, strict=True)),
+        *([] if join.right_time is None else [_moment(join.right_time)]),
+        *(
+            pl.col(one.name).alias(f"{join.source.name}_{one.name}")
+            for one in join.source.columns
+            if one.known == "before"
+        ),
+        pl.lit(True).alias(FOUND),
+    ).drop_nulls(keys)
+    if join.left_time is None or join.right_time is None:
+        _check_once(right, join, keys)
+        joined = left.join(right, on=keys, how="left", maintain_order="left")
     else:
-        twice = right.filter(pl.struct(right_keys).is_duplicated())
-        if twice.height:
-            named = ", ".join(f"{name} {twice[name][0]}" for name in right_keys)
-            raise DataError(
-                f"{join.source.name} holds {twice.height} rows whose keys are not theirs alone ({named} first); "
-                f"name the keys in data.joins' source.key so that the second is refused"
-            )
-        joined = samples.join(
-            right, left_on=left_keys, right_on=right_keys, how="left", coalesce=False, maintain_order="left"
-        )
+        joined = _join_asof(left.with_columns(_moment(join.left_time)), right.drop_nulls(TIME), join, keys)
     missed = joined[FOUND].null_count()
-    return joined.drop(FOUND), missed
+    return joined.drop(*keys, FOUND), missed
 
 
-def _join_asof(
-    samples: pl.DataFrame, right: pl.DataFrame, join: Join, left_keys: list[str], right_keys: list[str]
-) -> pl.DataFrame:
-    if join.left_time is None:
-        raise DataError(f"the join with {join.source.name} has no left_time")
+def _join_asof(left: pl.DataFrame, right: pl.DataFrame, join: Join, keys: list[str]) -> pl.DataFrame:
     tolerance = None if join.tolerance_hours is None else datetime.timedelta(hours=join.tolerance_hours)
-    timed = samples.with_columns(_moment(join.left_time).alias(LEFT_TIME)).with_row_index("__row").sort(LEFT_TIME)
-    # join_asof drops the right side's keys: they are the left side's wherever a row was found.
-    joined = timed.join_asof(
-        right.drop_nulls(RIGHT_TIME).sort(RIGHT_TIME),
-        left_on=LEFT_TIME,
-        right_on=RIGHT_TIME,
-        by_left=left_keys,
-        by_right=right_keys,
-        strategy="backward",
-        tolerance=tolerance,
-        check_sortedness=False,
-        coalesce=True,
+    numbered = left.with_row_index(ROW)
+    joined = (
+        numbered.drop_nulls(TIME)
+        .sort(TIME)
+        .join_asof(
+            right.sort(TIME, maintain_order=True),
+            on=TIME,
+            by=keys,
+            strategy="backward",
+            tolerance=tolerance,
+            check_sortedness=False,  # polars cannot check it within groups; both sides are sorted above
+        )
     )
-    found = pl.col(FOUND).is_not_null()
-    copies = [
-        pl.when(found).then(pl.col(left)).alias(name)
-        for left, name in zip(left_keys, right_keys, strict=True)
-        if name not in joined.columns
-    ]
-    return joined.sort("__row").with_columns(copies).drop("__row", LEFT_TIME, RIGHT_TIME, strict=False)
+    whole = pl.concat([joined, numbered.filter(pl.col(TIME).is_null())], how="diagonal")
+    return whole.sort(ROW).drop(ROW, TIME)
+
+
+def _check_once(right: pl.DataFrame, join: Join, keys: list[str]) -> None:
+    twice = right.filter(pl.struct(keys).is_duplicated())
+    if twice.height:
+        named = ", ".join(f"{name} {twice[key][0]}" for name, key in zip(join.keys.values(), keys, strict=True))
+        raise DataError(
+            f"{join.source.name}: {twice.height} rows share their {', '.join(join.keys.values())} with another "
+            f"({named} first), and a lookup needs one; name these columns in the source's key, so that the later row "
+            "is refused"
+        )
 
 
 def _moment(moment: Moment) -> pl.Expr:
-    time = pl.col(moment.column)
-    return time if moment.plus_minutes is None else time + pl.duration(minutes=pl.col(moment.plus_minutes))
+    time = pl.col(moment.column).cast(UTC_TIME)
+    if moment.plus_minutes is not None:
+        minutes = pl.col(moment.plus_minutes).cast(pl.Float64)
+        time = time + pl.duration(microseconds=(minutes * 60e6).round().cast(pl.Int64))
+    return time.alias(TIME)

@@ -56,6 +56,7 @@ def validate(recipe: Recipe, ingest_uri: str, *, store: Store) -> str:
         "refused": refused,
         "refused_by_reason": ingested.facts["reasons"][main.name],
         "refused_by_source": ingested.facts["refused"],
+        "days": _days(main, ingested.files),
         "profile": {source.name: _profile(source, ingested.files, store) for source in sources},
     }
     log.info("validate: %d rows of %s, %d refused, within the recipe's limits", rows, main.name, refused)
@@ -69,6 +70,12 @@ def validate(recipe: Recipe, ingest_uri: str, *, store: Store) -> str:
         facts=facts | window_facts(ingested.facts),
     )
     return publish_manifest(store, manifest)
+
+
+def _days(source: Source, files: Sequence[Shard]) -> list[dict[str, Any]]:
+    """Rows and refused rows of each day of the main source."""
+    found = [file for file in _row_files(files) if file.facts["source"] == source.name]
+    return [{"day": file.facts["partition"], "rows": file.rows, "refused": file.facts["refused"]} for file in found]
 
 
 def _refused_beyond(source: Source, files: Sequence[Shard], partition: str, store: Store) -> Iterator[str]:
@@ -129,7 +136,7 @@ def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterato
 
 
 def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, Any]:
-    """By column over the window: rows, nulls, distinct values (about), and range and mean, or the most frequent."""
+    """By column over the window: rows, nulls, distinct values, and range and mean, or the most frequent."""
     paths = [store.local_path(file.key) for file in _row_files(files) if file.facts["source"] == source.name]
     frame = pl.scan_parquet(paths)
     asked = [expression for column in source.columns for expression in _statistics(column)]
@@ -147,12 +154,15 @@ def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, 
 
 def _statistics(column: Column) -> Iterator[pl.Expr]:
     values = pl.col(column.name)
-    asked = {"nulls": values.null_count(), "distinct": values.approx_n_unique()}
+    asked = {"nulls": values.null_count(), "distinct": values.n_unique()}
     if column.type in ("int64", "float64"):
         asked |= {"minimum": values.min(), "maximum": values.max(), "mean": values.mean()}
     elif column.type in ("string", "bool"):
-        counts = values.drop_nulls().value_counts(sort=True)
-        asked["top"] = counts.head(MOST_TOP_VALUES).implode()
+        counts = values.drop_nulls().value_counts(name="(count)")
+        ordered = counts.sort_by(
+            counts.struct.field("(count)"), counts.struct.field(column.name), descending=[True, False]
+        )
+        asked["top"] = ordered.head(MOST_TOP_VALUES).implode()
     else:
         asked |= {"minimum": values.min(), "maximum": values.max()}
     for name, expression in asked.items():
