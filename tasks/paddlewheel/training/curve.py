@@ -1,6 +1,7 @@
 """What a run's events say afterwards: one record a global step, and its attempts. Without Paddle.
 
-A step that was rolled back stands in the events of two attempts; the newer attempt's record is the one that counts.
+Steps count by the rule of commits: one of attempt a at step s counts only if s <= `resumed_from_step` of every later
+attempt. What a later attempt rolled back is gone, be it done again by now or not.
 """
 
 from __future__ import annotations
@@ -16,23 +17,14 @@ from paddlewheel.training.events import AttemptRecord, StepRecord
 
 
 def read_curve(store: Store, run_key: str) -> list[StepRecord]:
-    """Rank 0's steps in their order, each global step once. `run_key` with or without `runs/`."""
+    """Rank 0's steps in their order, each global step at most once. `run_key` with or without `runs/`."""
+    attempts = list_attempts(store, run_key)
     records: dict[int, StepRecord] = {}
     for event in read_events(store, run_key, rank=0):
-        if event["event"] != "EndStepEvent":
-            continue
-        known = records.get(event["step"])
-        if known is None or known.attempt <= event["attempt"]:
-            records[event["step"]] = StepRecord(
-                step=event["step"],
-                epoch=event["epoch"],
-                loss=event["loss"],
-                learning_rate=event["learning_rate"],
-                rows=event["rows"],
-                seconds=event["seconds"],
-                attempt=event["attempt"],
-                parts=event["parts"],
-            )
+        later = [one.resumed_from_step for one in attempts if one.number > event["attempt"]]
+        if event["event"] == "EndStepEvent" and event["step"] <= min(later, default=event["step"]):
+            fields = {name: event[name] for name in StepRecord.__dataclass_fields__}
+            records[event["step"]] = StepRecord(**fields)
     return [records[step] for step in sorted(records)]
 
 

@@ -1,0 +1,157 @@
+"""What events say afterwards: which step's record counts when attempts died, were rolled back or were overtaken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlewheel.errors import StorageError
+from paddlewheel.storage import LocalStore
+from paddlewheel.training.attempts import Verdict, publish_verdict
+from paddlewheel.training.curve import read_attempts, read_curve, read_events
+from paddlewheel.training.events import BeginEpochEvent, EndStepEvent, to_line
+
+KEY = "0123456789abcdef0123"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "root")
+
+
+def begin(store: LocalStore, attempt: int, resumed_from_step: int, world_size: int = 2) -> None:
+    """The record that an agent leaves when it starts an attempt's ranks."""
+    record = {
+        "attempt": attempt,
+        "resumed_from_step": resumed_from_step,
+        "world_size": world_size,
+        "host": "node-1",
+        "pid": 4711,
+        "started": "2013-11-02T03:00:00+00:00",
+    }
+    store.publish(f"runs/{KEY}/attempts/{attempt}.json", json.dumps(record).encode())
+
+
+def tell(store: LocalStore, attempt: int, steps: range, *, rest: bool = False, rank: int = 0) -> None:
+    """A chunk of events of these steps, each with the loss attempt + step / 1000, five steps an epoch."""
+    lines = [to_line(BeginEpochEvent(attempt=attempt, rank=rank, epoch=1 + (steps[0] - 1) // 5, step=steps[0] - 1))]
+    for step in steps:
+        event = EndStepEvent(
+            attempt=attempt,
+            rank=rank,
+            epoch=1 + (step - 1) // 5,
+            step=step,
+            loss=attempt + step / 1000,
+            learning_rate=0.5,
+            rows=16,
+            seconds=0.25,
+            parts={"forward": 0.125},
+            rss_bytes=1,
+        )
+        lines.append(to_line(event))
+    name = f"step-{steps[-1]}{'-rest' if rest else ''}.jsonl"
+    store.publish(f"runs/{KEY}/events/attempt-{attempt}/rank-{rank}/{name}", b"".join(lines))
+
+
+def told(store: LocalStore) -> list[tuple[int, int]]:
+    """(step, attempt) of the curve."""
+    return [(record.step, record.attempt) for record in read_curve(store, KEY)]
+
+
+def test_curve_has_each_field_of_a_step_in_the_order_of_steps(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(5, 12))  # step-11 sorts before step-4 by name
+    tell(store, 1, range(1, 5))
+    records = read_curve(store, KEY)
+    assert [record.step for record in records] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    sixth = records[5]
+    assert (sixth.epoch, sixth.loss, sixth.learning_rate, sixth.rows, sixth.seconds) == (2, 1.006, 0.5, 16, 0.25)
+    assert (sixth.attempt, dict(sixth.parts)) == (1, {"forward": 0.125})
+    assert read_curve(store, f"runs/{KEY}") == records
+
+
+def test_steps_done_twice_count_as_the_newer_attempt_did_them(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    tell(store, 1, range(5, 8), rest=True)
+    begin(store, 2, 4)
+    tell(store, 2, range(5, 11))
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1), *((step, 2) for step in (5, 6, 7, 8, 9, 10))]
+
+
+def test_steps_that_were_rolled_back_are_gone_when_nobody_did_them_again_yet(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    tell(store, 1, range(5, 9), rest=True)
+    begin(store, 2, 4)
+    tell(store, 2, range(5, 7), rest=True)
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2)]
+    begin(store, 3, 0)  # every commit was lost
+    assert told(store) == []
+
+
+def test_what_an_overtaken_attempt_does_afterwards_does_not_count(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    begin(store, 2, 4)
+    tell(store, 2, range(5, 6))
+    tell(store, 1, range(5, 10))
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
+
+
+def test_a_step_told_in_a_chunk_and_again_in_the_rest_is_one_step(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    tell(store, 1, range(1, 5), rest=True)
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def test_other_ranks_do_not_enter_the_curve(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 3))
+    tell(store, 1, range(1, 9), rank=1)
+    assert told(store) == [(1, 1), (2, 1)]
+
+
+def test_attempts_say_how_far_they_came_and_why_they_ended(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 8), rest=True)
+    message = "rank 1 was killed by SIGKILL"
+    verdict = Verdict(attempt=1, exit_code=16, kind="died", message=message, step=7, resumed_from_step=0, rank=1)
+    publish_verdict(store, KEY, verdict)
+    begin(store, 2, 4, world_size=1)
+    one, two = read_attempts(store, KEY)
+    assert (one.attempt, one.world_size, one.resumed_from_step, one.last_step) == (1, 2, 0, 7)
+    assert (one.ended, one.exit_code, one.verdict) == ("died", 16, "rank 1 was killed by SIGKILL")
+    assert (two.attempt, two.world_size, two.resumed_from_step, two.last_step) == (2, 1, 4, 4)
+    assert (two.ended, two.exit_code, two.verdict) == (None, None, "")
+
+
+def test_ten_attempts_keep_their_order(store: LocalStore) -> None:
+    for number in range(1, 12):
+        begin(store, number, number - 1)
+        tell(store, number, range(number, number + 1))
+    assert [attempt.attempt for attempt in read_attempts(store, KEY)] == list(range(1, 12))
+    assert told(store) == [(step, step) for step in range(1, 12)]
+
+
+def test_a_run_without_events_has_an_empty_curve(store: LocalStore) -> None:
+    assert (read_curve(store, KEY), read_attempts(store, KEY)) == ([], [])
+
+
+@pytest.mark.parametrize("content", [b'{"event": "EndStep', b"\xff\xfe"])
+def test_a_damaged_chunk_is_named(store: LocalStore, content: bytes) -> None:
+    key = f"runs/{KEY}/events/attempt-1/rank-0/step-4.jsonl"
+    store.publish(key, content)
+    with pytest.raises(StorageError, match=r"attempt-1/rank-0/step-4\.jsonl is damaged"):
+        list(read_events(store, KEY, rank=0))
+
+
+def test_a_damaged_record_of_an_attempt_is_named(store: LocalStore) -> None:
+    record: dict[str, Any] = {"attempt": 1}
+    store.publish(f"runs/{KEY}/attempts/1.json", json.dumps(record).encode())
+    with pytest.raises(StorageError, match=r"attempts/1\.json is not the record of an attempt"):
+        read_attempts(store, KEY)
