@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check ui test-services test-containers test-browser test-gpu bench lock format clean
+.PHONY: help run test lint check ui test-services test-containers test-browser test-gpu bench lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
@@ -17,10 +17,12 @@ run: $(VENV)/installed  ## set up, then one night on real flights (PARTITION=201
 test: $(VENV)/installed-dev  ## the tests (about ten minutes on two cores)
 	$(PYTEST) tests -m "not services and not containers and not browser and not gpu"
 
-check: $(VENV)/installed-dev  ## ruff, mypy, fast tests
+lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint  ## ruff, mypy, fast tests
 	$(PYTEST) tests -m "not slow and not services and not containers and not browser and not gpu"
 
 ui: $(VENV)/installed  ## Airflow on 127.0.0.1:8080 with the DAGs, the form and the cards
