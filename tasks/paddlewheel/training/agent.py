@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from paddlewheel.errors import PaddlewheelError
@@ -29,7 +30,7 @@ from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
 from paddlewheel.training.attempts import Attempt, Verdict, list_attempts, open_attempt, publish_verdict
 from paddlewheel.training.progress import Progress, progress_of
-from paddlewheel.training.ranks import Rank, dump_stacks, start_ranks, stop_ranks
+from paddlewheel.training.ranks import Rank, dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
 from paddlewheel.training.run import PASSED_RESOURCES, result_of
 from paddlewheel.training.watch import KIND_CODES, End, Watch
@@ -37,6 +38,7 @@ from paddlewheel.training.watch import KIND_CODES, End, Watch
 LOOK_SECONDS = 0.1
 FENCE_SECONDS = 2.0
 LINE_SECONDS = 5.0
+TOLD_LINES = 20
 BAR_SECONDS = 0.25
 # Ends after which the same work may end better from the last commit, on this very node.
 MENDED_BY_RESTART = ("died", "hang", "node")
@@ -48,7 +50,8 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
     """Train the run to its end; the exit code. A run that has its result is verified and left alone.
 
     on_progress gets {line, phase, attempt, epoch, epochs, step, total_steps, loss, rows_per_second}. SIGTERM and SIGINT
-    ask for a commit and end with 14. Raises StorageError where the run or its result cannot be read.
+    ask for a commit and end with 14; a second SIGINT raises KeyboardInterrupt at once. Raises StorageError where the
+    run or its result cannot be read.
     """
     run = read_manifest(store, run_uri)
     if result_of(store, run_uri) is not None:
@@ -64,7 +67,7 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
                 publish_result(store, run, list_attempts(store, key))
                 return 0
             _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
-            if end.kind not in MENDED_BY_RESTART or stop.is_set():
+            if end.kind not in MENDED_BY_RESTART:
                 return KIND_CODES[end.kind]
             if restarts < resources.max_restarts:
                 _say(on_progress, "restarting in place from the last commit")
@@ -100,11 +103,15 @@ def _run_attempt(
             if end.kind == "hang":
                 stacks = dump_stacks(ranks)
         finally:
-            stop_ranks(ranks, grace_seconds=0.0 if stacks else 2.0)
+            kill_ranks(ranks)
         step = max([watch.step, *(int((rank.heartbeat() or {}).get("step") or 0) for rank in ranks)])
         if end.kind != "done":
             _publish_rest(store, run, attempt, ranks)
         _publish_end(store, run, attempt, end=end, step=step, ranks=ranks, stacks=stacks)
+        if end.kind not in ("done", "stopped", "fenced"):
+            number = end.rank or 0
+            for line in (end.trace or ranks[number].log_tail(TOLD_LINES)).splitlines():
+                _say(tell, f"rank {number}| {line}")
     return end, step
 
 
@@ -119,6 +126,8 @@ def _watch(
     while True:
         end = watch.look()
         if end is not None:
+            if stop.is_set() and end.kind in MENDED_BY_RESTART:
+                return dataclasses.replace(end, kind="stopped", message=f"asked to stop; {end.message}")
             return end
         now = time.monotonic()
         if stop.is_set() and stop_at is None:
@@ -187,7 +196,13 @@ def _listening() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def heed(number: int, _: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt  # somebody at a terminal who will not wait for the commit
+        stop.set()
+
+    before = {number: signal.signal(number, heed) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

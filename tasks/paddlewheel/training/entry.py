@@ -52,11 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    heed_signals(options.work)
     monitor = Monitor(options.work, rank=rank, attempt=options.attempt)
     try:
         monitor.beat("start")
         done = run_rank(open_store(options.root), options.run, monitor, rank=rank, world_size=world_size)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's sys.exit() is no end of the training
         kind = kind_of(error)
         log.exception("rank %d ends: %s", rank, kind)
         monitor.write_error(kind, error)
@@ -70,6 +71,7 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, rank: int, world_s
     run = read_manifest(store, run_uri)
     recipe = read_recipe(store, run)
     import_paddle()
+    heed_signals(monitor.folder)  # Paddle sets handlers of its own when it is imported
     import paddle
 
     from paddlewheel.data.loader import open_loader
@@ -90,6 +92,15 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, rank: int, world_s
     )
     strategy.close()
     return done
+
+
+def heed_signals(work: Path) -> None:
+    """Turn a SIGTERM into a stop that all ranks heed at the end of their step; leave SIGINT to the agent.
+
+    A terminal's Ctrl-C and a scheduler's notice reach every process of a group, not the agent alone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: (work / "stop").touch())
 
 
 def read_recipe(store: Store, run: Manifest) -> Recipe:

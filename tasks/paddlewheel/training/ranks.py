@@ -134,18 +134,13 @@ def dump_stacks(ranks: Sequence[Rank], wait_seconds: float = 1.5) -> str:
     return "\n".join(parts)
 
 
-def stop_ranks(ranks: Sequence[Rank], grace_seconds: float) -> None:
-    """End every rank that lives: TERM, then KILL after the grace. All are reaped."""
+def kill_ranks(ranks: Sequence[Rank]) -> None:
+    """End every rank that still lives, and reap all. By KILL: what is committed stays, what is not must not be."""
     for rank in ranks:
         if rank.process.poll() is None:
-            rank.process.terminate()
-    deadline = time.monotonic() + grace_seconds
-    for rank in ranks:
-        try:
-            rank.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
             rank.process.kill()
-            rank.process.wait()
+    for rank in ranks:
+        rank.process.wait()
 
 
 def _die_with(agent: int) -> None:

@@ -7,10 +7,11 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddlewheel.recipe import Resources
+from paddlewheel.training.oom import count_oom_kills
 from paddlewheel.training.ranks import Rank
 
 EXIT_KINDS = {
@@ -46,6 +47,7 @@ class Watch:
     phase: str = "start"
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_FOR_MEDIAN))
     first_death_at: float | None = None
+    oom_kills: int | None = field(default_factory=count_oom_kills)
 
     def look(self) -> End | None:
         """None while the attempt goes on. A death is judged a moment later, so that the first cause can be told."""
@@ -56,9 +58,24 @@ class Watch:
         if ended:
             self.first_death_at = self.first_death_at or time.monotonic()
             if None not in codes or time.monotonic() - self.first_death_at > GATHER_SECONDS:
-                return judge_death(self.ranks, codes)
+                return self._judge(codes)
             return None
         return self._check_deadlines([rank.heartbeat() for rank in self.ranks])
+
+    def _judge(self, codes: Sequence[int | None]) -> End:
+        """The cause of a death, by the ranks' last words and by who still lives."""
+        end = judge_death(self.ranks, codes)
+        silent = [rank.number for rank, code in zip(self.ranks, codes, strict=True) if code is None]
+        if end.kind == "node" and silent:
+            # gloo gives up on a peer after 30 s, which may be before the deadline of a step.
+            told = f"rank {silent[0]} has not answered the others since step {self.step} ({end.message})"
+            return End(kind="hang", message=told, rank=silent[0])
+        if end.kind == "died" and end.signal == signal.SIGKILL and self.oom_kills is not None:
+            kills = (count_oom_kills() or 0) - self.oom_kills
+            if kills > 0:
+                told = f"{end.message}, and the kernel counts {kills} more out-of-memory kills than at the start"
+                return replace(end, kind="memory", message=told)
+        return end
 
     def _check_deadlines(self, beats: Sequence[dict[str, Any] | None]) -> End | None:
         now, resources = time.monotonic(), self.resources
