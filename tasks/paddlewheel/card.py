@@ -122,7 +122,8 @@ def render_card(recipe: Recipe, story: Story, record: TrainingRecord, *, store: 
     """The card's HTML. Every text is escaped; charts are markup that escapes what it holds."""
     facts = story.evaluation.facts
     training = training_view(recipe, story.run, record)
-    settings = facts["settings"]
+    settings, label = facts["settings"], recipe.data.label
+    question = f"{label.column} above {label.above:g}"
     return _template().render(
         title=recipe.title,
         description=" ".join(recipe.description.split()),
@@ -134,7 +135,8 @@ def render_card(recipe: Recipe, story: Story, record: TrainingRecord, *, store: 
         checks=_checks(story.verdict),
         data=data_view(story.by_kind),
         training=training,
-        holdout=holdout_view(facts, story.evaluation, store),
+        holdout=holdout_view(facts, story.evaluation, store, question=question),
+        question=question,
         slices=slice_views(facts),
         provenance=_provenance(recipe, story, store),
         recipe=yaml.safe_dump(dump(recipe), sort_keys=False, allow_unicode=True),
@@ -153,6 +155,7 @@ def _verdict(story: Story) -> dict[str, Any]:
             if judged
             else "It is the model's first version."
         ]
+        lines += [check["text"] for check in story.verdict.facts["checks"] if judged and check["rule"] == "champion"]
     else:
         kept = facts["kept"]
         stays = f"version {kept['version']} ({kept['partition']}) stays in service" if kept else "nothing is in service"

@@ -32,8 +32,8 @@ def metric_tiles(facts: Facts) -> list[dict[str, Any]]:
     ]
 
 
-def holdout_view(facts: Facts, evaluation: Manifest, store: Store) -> dict[str, Any]:
-    """Sentences, the table of metrics, and the two charts from the published predictions."""
+def holdout_view(facts: Facts, evaluation: Manifest, store: Store, *, question: str) -> dict[str, Any]:
+    """Sentences, the table of metrics, and two charts from the published predictions. `question`: what label 1 says."""
     champion = facts["champion"]
     compared = bool(champion and champion["comparable"])
     columns = ["Metric", "Challenger", "Interval"]
@@ -52,7 +52,7 @@ def holdout_view(facts: Facts, evaluation: Manifest, store: Store) -> dict[str, 
         rows.append({"cells": cells, "look": look})
     predictions = pl.read_parquet(store.local_path(evaluation.files[0].key))
     return {
-        "lines": _sentences(facts),
+        "lines": _sentences(facts, question),
         "columns": columns,
         "rows": rows,
         "charts": _charts(predictions, champion if compared else None),
@@ -130,11 +130,11 @@ def _notes(metric: str, facts: Facts) -> list[dict[str, str]]:
     return notes
 
 
-def _sentences(facts: Facts) -> list[str]:
+def _sentences(facts: Facts, question: str) -> list[str]:
     share, days = facts["positives"] / facts["rows"], facts["holdout"]
     lines = [
         f"{facts['rows']:,} rows of {len(days)} days ({days[0]} to {days[-1]}) that training never saw, "
-        f"{share:.1%} of them with label 1."
+        f"{share:.1%} of them with {question}."
     ]
     champion = facts["champion"]
     if champion and not champion["comparable"]:
@@ -186,16 +186,16 @@ def _charts(predictions: pl.DataFrame, champion: Facts | None) -> list[Markup]:
     return [
         chart(
             name="ROC curve",
-            x_label="share of label 0 flagged",
-            y_label="share of label 1 found",
+            x_label="false positive rate",
+            y_label="true positive rate",
             series=curves,
             x_range=(0, 1),
             y_range=(0, 1),
             diagonal=True,
         ),
         chart(
-            name="Calibration, in tenths of the rows",
-            x_label="predicted probability",
+            name="Calibration",
+            x_label="predicted probability (each dot: a tenth of the rows)",
             y_label="observed share",
             series=bins,
             x_range=(0, top),
@@ -224,7 +224,8 @@ def _slice_note(facts: Facts, cut: Facts, limits: tuple[float, float], differenc
         )
     small = sum(not part["enough"] for part in cut["slices"])
     if small:
-        note += f" {small} with fewer than {facts['settings']['min_slice_rows']} rows have no interval."
+        least = facts["settings"]["min_slice_rows"]
+        note += f" Slices of fewer than {least} rows ({small} of them) have no interval and are not judged."
     if cut["left_out"]:
         note += f" {cut['left_out']} further values with {cut['left_out_rows']:,} rows are not shown."
     return note

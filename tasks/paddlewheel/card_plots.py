@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 14, 14, 44
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 44
 MOST_POINTS = 400
 
 

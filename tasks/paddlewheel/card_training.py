@@ -46,8 +46,8 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
 
 def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict[str, Any]:
     """Charts, facts and tables of the section, and the notes of the tile that counts the steps."""
-    resumes = [attempt for attempt in record.attempts if attempt.resumed_from_step]
-    told = f"{len(resumes)} resume{'s' if len(resumes) != 1 else ''}" if resumes else "without interruption"
+    restarts = len(record.attempts) - 1
+    told = f"interrupted {'once' if restarts == 1 else f'{restarts} times'}" if restarts > 0 else "without interruption"
     return {
         "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
         "steps_notes": [f"{_epochs(recipe.training.epochs)} of {recipe.training.global_batch:,} rows a batch", told],
@@ -98,7 +98,7 @@ def _charts(record: TrainingRecord) -> list[Markup]:
 
 
 def _with_average(label: str, xs: Sequence[float], ys: Sequence[float]) -> list[Series]:
-    average = smooth(ys, span=max(5, len(ys) // 20))
+    average = smooth(ys, span=max(5, len(ys) // 30))
     return [
         Series(label=label, look="raw", xs=xs, ys=ys),
         Series(label="smoothed", look="challenger", xs=xs, ys=average),

@@ -49,7 +49,7 @@ def test_long_line_is_thinned_and_keeps_its_ends() -> None:
     svg = str(chart(name="n", x_label="", y_label="", series=[Series(label="", look="raw", xs=xs, ys=xs)]))
     points = ElementTree.fromstring(svg).find(".//polyline").attrib["points"].split()  # type: ignore[union-attr]
     assert len(points) == 402
-    assert points[0].startswith("64,")
+    assert points[0].startswith("70,")
     assert points[-1].startswith("506,")
 
 
