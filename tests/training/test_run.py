@@ -16,7 +16,7 @@ from paddlewheel.data.features import Inputs
 from paddlewheel.data.loader import open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.manifest import Manifest, Shard, input_of, publish_file, publish_manifest, read_manifest
+from paddlewheel.manifest import Manifest, Shard, code_digest, input_of, publish_file, publish_manifest, read_manifest
 from paddlewheel.recipe import Recipe, dump_json
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import LocalStore
@@ -138,6 +138,19 @@ def test_run_says_what_ranks_and_card_need(store: LocalStore, recipe: Recipe) ->
     }
     assert store.read(f"{run.key}/recipe.json") == dump_json(recipe)
     assert result_of(store, uri) is None
+
+
+def test_run_is_another_when_the_code_of_the_users_own_model_changes(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    packed, runs = publish_data(store), []
+    for source in ("a = 1", "a = 2", "a = 1"):
+        (tmp_path / "own_model.py").write_text(source)
+        code_digest.cache_clear()  # a process reads its sources once
+        runs.append(open_run(load_recipe(TREE, {"model.name": "own_model:build"}), packed, store=store))
+    assert runs[0] != runs[1]
+    assert runs[0] == runs[2]
 
 
 def mix(number: int) -> int:

@@ -63,7 +63,7 @@ def open_run(recipe: Recipe, packed_uris: Sequence[str], *, store: Store) -> str
         raise DataError(f"not packed data: {', '.join(foreign)}; give the URIs that preprocess printed, one a batch")
     packed.sort(key=lambda manifest: int(manifest.facts["batch"]))
     shards, features = _check_complete(store, packed)
-    code = code_digest(*CODE)
+    code = code_digest(*CODE, *_own_modules(recipe))
     folder = f"runs/{_run_key(recipe, packed, features, shards, code)}"
     manifest_key = f"{folder}/{MANIFEST_NAME}"
     if store.stat(manifest_key) is not None:
@@ -160,6 +160,13 @@ def _check_complete(store: Store, packed: Sequence[Manifest]) -> tuple[Manifest,
     if twice:
         raise DataError(f"{len(twice)} shards are packed twice, {twice[0]} for one; give each batch of preprocess once")
     return shards, features
+
+
+def _own_modules(recipe: Recipe) -> list[str]:
+    """Modules of the user's own that train with the project's: a change in one is another training."""
+    training = recipe.training
+    names = (recipe.model.name, training.strategy, training.sync, *training.handlers)
+    return sorted({name.partition(":")[0] for name in names if ":" in name})
 
 
 def _run_key(recipe: Recipe, packed: Sequence[Manifest], features: Manifest, shards: Manifest, code: str) -> str:
