@@ -31,15 +31,22 @@ class Monitor:
         self.handlers: Sequence[Callable[[Event], Any]] = ()
         self._state: dict[str, Any] = {"rank": rank, "pid": os.getpid(), "phase": "start"}
         self._written = -1e9
+        self._stepped = False  # whether a step was told since the last change of phase
         self._agent = os.getppid()
         self._lines: BinaryIO | None = None
 
     def beat(self, phase: str, **fields: Any) -> None:
-        """Say that this rank lives, and where it is. A change of phase is always written."""
+        """Say that this rank lives, and where it is. A change of phase and the first step after it are always written.
+
+        Else a rank that hangs in its second step, soon after the first, would never have told of the first.
+        """
         now = time.monotonic()
         changed = phase != self._state["phase"] or self._written < 0
+        moved = fields.get("step") not in (None, self._state.get("step"))
+        first_step = moved and not changed and not self._stepped
+        self._stepped = first_step or (self._stepped and not changed)
         self._state.update(fields, phase=phase, monotonic=now)
-        if changed or now - self._written >= HEARTBEAT_SECONDS:
+        if changed or first_step or now - self._written >= HEARTBEAT_SECONDS:
             write_atomically(self.folder / f"heartbeat-{self.rank}.json", json.dumps(self._state).encode())
             self._written = now
 
