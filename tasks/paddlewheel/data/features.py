@@ -208,6 +208,8 @@ def _fit_one(feature: Feature, rows: pl.DataFrame) -> FittedFeature:
     fitted = replace(fitted, period=feature.period or 0.0, indicator=bool(values.null_count()))
     if feature.kind in CIRCLE_KINDS or not len(known):
         return fitted
-    mean, deviation = float(known.mean()), float(known.std())
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = float(known.mean()), float(known.std())
+    mean = mean if np.isfinite(mean) else 0.0
     constant = not np.isfinite(deviation) or deviation <= 1e-12 * max(1.0, abs(mean))
     return replace(fitted, mean=mean, deviation=1.0 if constant else deviation)

@@ -147,9 +147,9 @@ def _check_column(
         bad.append((missing, "missing"))
     lowest, highest = _bounds(column)
     if lowest is not None:
-        bad.append((values < lowest, f"below the minimum {column.minimum:.15g}"))
+        bad.append((values < lowest, f"below the minimum {_plain(column.minimum)}"))
     if highest is not None:
-        bad.append((values > highest, f"above the maximum {column.maximum:.15g}"))
+        bad.append((values > highest, f"above the maximum {_plain(column.maximum)}"))
     if column.allowed is not None:
         allowed = parse_texts(pl.Series([str(value) for value in column.allowed]), column.type)
         listed = ", ".join(str(value) for value in column.allowed)
@@ -170,6 +170,10 @@ def _bounds(column: Column) -> tuple[Any, Any]:
     if column.type == "float64":
         return column.minimum, column.maximum
     return None, None
+
+
+def _plain(bound: float | None) -> float | int | None:
+    return int(bound) if bound is not None and bound.is_integer() else bound
 
 
 def _duplicates(

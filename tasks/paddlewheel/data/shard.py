@@ -1,8 +1,7 @@
 """Rows to samples: label, joins, sample id, shard. One immutable dataset a day, so that tomorrow moves no row of today.
 
 A sample's id is the xxh3 of its key's canonical text (without a key: of its day and row number), and its shard follows
-from the id alone. Columns that are known only after the prediction never leave this step, but for the label that is made
-of one.
+from the id alone. Columns that are known only after the prediction never leave this step, but for the label of one.
 """
 
 from __future__ import annotations

@@ -86,11 +86,13 @@ def _refused_beyond(source: Source, files: Sequence[Shard], partition: str, stor
         refused = sum(file.facts["refused"] for file in _row_files(some))
         if refused > source.max_refused_fraction * (rows + refused):
             share = refused / (rows + refused)
+            lists = [store.uri(file.key) for file in some if file.facts["part"] == "refused"]
+            more = f" and {len(lists) - 1} more such files" if len(lists) > 1 else ""
             examples = "".join(f"\n  {line}" for line in _examples(some, store))
             yield (
                 f"{where}: {refused} of {rows + refused} rows were refused ({share:.2%}); the recipe bears "
                 f"max_refused_fraction {source.max_refused_fraction:.2%}. Mend the files, or raise the limit if this "
-                f"is as it should be. The first:{examples}"
+                f"is as it should be. All stand in {lists[0]}{more}; the first:{examples}"
             )
             return
 

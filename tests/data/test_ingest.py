@@ -1,0 +1,190 @@
+"""Landing files to tables: done once, verified again, never half."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from paddlewheel.data.ingest import ingest
+from paddlewheel.data.plan import plan
+from paddlewheel.errors import DataError, StorageError
+from paddlewheel.manifest import verify
+from paddlewheel.recipe import dump
+from paddlewheel.storage import LocalStore
+
+from .conftest import TRIPS_HEADER, World, make_recipe, trip
+
+DAYS = ["2013-10-28", "2013-10-29", "2013-10-30", "2013-10-31"]
+
+
+def run(world: World, partition: str = DAYS[-1]) -> str:
+    return ingest(make_recipe(), plan(make_recipe(), partition, store=world.store), store=world.store)
+
+
+def test_bad_rows_stand_in_the_refusal_file_when_a_file_breaks_the_schema(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    bad = trip(DAYS[1], 2).replace(",JFK,", ",LAX,").replace(",EWR,", ",LAX,")
+    world.write_trips(DAYS[1], [trip(DAYS[1], 1), bad, trip(DAYS[1], 1), trip(DAYS[1], 3).replace(",300,", ",far,")])
+    manifest = world.manifest(run(world))
+    (refused,) = [file for file in manifest.files if file.facts["part"] == "refused"]
+    entries = [json.loads(line) for line in world.store.read(refused.key).splitlines()]
+    assert [(entry["file"], entry["line"], entry["reasons"]) for entry in entries] == [
+        ("trips/2013-10-29.csv.gz", 3, [{"column": "origin", "value": "LAX", "reason": "not one of EWR, JFK"}]),
+        (
+            "trips/2013-10-29.csv.gz",
+            4,
+            [{"column": "date, number", "value": "2013-10-29, 1", "reason": "the same key as line 2"}],
+        ),
+        (
+            "trips/2013-10-29.csv.gz",
+            5,
+            [{"column": "miles", "value": "far", "reason": "not a finite number (float64)"}],
+        ),
+    ]
+    assert manifest.facts["rows"] == {"planes": 2, "trips": 19, "weather": 32}
+    assert manifest.facts["refused"] == {"planes": 0, "trips": 3, "weather": 0}
+    assert manifest.facts["reasons"]["trips"] == {
+        "date, number: duplicate key": 1,
+        "miles: not a finite number (float64)": 1,
+        "origin: not one of EWR, JFK": 1,
+    }
+
+
+def test_types_are_the_declared_ones_when_a_column_is_all_null(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    world.write_trips(DAYS[0], [trip(DAYS[0], 1).replace(",1007,", ",,")])
+    (rows,) = [
+        file
+        for file in world.manifest(run(world)).files
+        if (file.facts["source"], file.facts["partition"]) == ("trips", DAYS[0])
+    ]
+    assert dict(pl.read_parquet(world.store.local_path(rows.key)).schema) == {
+        "date": pl.Date,
+        "number": pl.Int64,
+        "hour_utc": pl.Datetime("us", "UTC"),
+        "minute": pl.Int64,
+        "origin": pl.String,
+        "plane": pl.String,
+        "miles": pl.Float64,
+        "left_at": pl.Int64,
+        "delay": pl.Float64,
+    }
+
+
+def test_nothing_is_written_when_run_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.write_days(DAYS[0], 4)
+    first, before = run(world), world.tree()
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert run(world) == first
+    assert world.tree() == before
+    assert "ingest: already done, 9 files verified, skipped" in caplog.text
+
+
+def test_only_the_new_day_is_read_when_tomorrow_comes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.write_days(DAYS[0], 5)
+    run(world)
+    with caplog.at_level("INFO"):
+        run(world, "2013-11-01")
+    # trips of 4 days, weather of these and of the day before, planes; new are trips and weather of 2013-11-01
+    assert "ingest: 2 files read, 8 found ingested with digests right" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\0"), Path.unlink])
+def test_storage_error_names_the_file_and_the_way_out_when_a_table_is_damaged(world: World, damage: object) -> None:
+    world.write_days(DAYS[0], 4)
+    first = world.manifest(run(world))
+    file = world.store.local_path(first.files[2].key)
+    damage(file)  # type: ignore[operator]
+    with pytest.raises(StorageError, match=rf"{file.name} (has the digest|is missing).*remove (file://\S+) so that"):
+        run(world)
+    for entry in file.parent.iterdir():
+        entry.unlink()
+    again = world.manifest(run(world))
+    assert [entry.digest for entry in again.files] == [entry.digest for entry in first.files]
+    verify(world.store, again)
+
+
+def test_data_error_when_a_file_was_changed_since_the_plan(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    planned = plan(make_recipe(), DAYS[3], store=world.store)
+    world.write_trips(DAYS[2], [trip(DAYS[2], 9)])
+    with pytest.raises(
+        DataError, match=r"trips/2013-10-30\.csv\.gz: changed since the run was planned.*plan step again"
+    ):
+        ingest(make_recipe(), planned, store=world.store)
+    assert [key for key in world.tree() if f"trips/{DAYS[2]}" in key] == []
+
+
+def test_every_bad_file_is_told_and_none_published_when_several_cannot_be_read(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    (path := world.landing / f"trips/{DAYS[1]}.csv.gz").write_bytes(path.read_bytes()[:-20])
+    world.write(f"trips/{DAYS[2]}.csv.gz", TRIPS_HEADER.replace(",delay", "") + "\n")
+    (world.landing / f"weather/{DAYS[2]}.csv.gz").write_bytes(b"")
+    with pytest.raises(DataError) as error:
+        run(world)
+    assert [(part in str(error.value)) for part in ("cut off after", "the column 'delay' is missing", "0 bytes")] == [
+        True,
+        True,
+        True,
+    ]
+    published = {key.split("/")[1] for key in world.tree() if key.endswith("manifest.json")}
+    assert published == {"mini.plan", "mini.planes", "mini.trips", "mini.weather"}  # the sound files' tables only
+    assert len([key for key in world.tree("datasets/mini.trips") if key.endswith("manifest.json")]) == 2
+
+
+def test_extra_columns_are_told_once_when_files_have_them(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.write_days(DAYS[0], 4)
+    world.write("planes.csv.gz", "tail,seats,colour\nN0,1,red\n")
+    run(world)
+    told = "ingest: columns of planes that the recipe does not name are ignored: colour"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [told]
+
+
+INGEST = """
+import json, sys
+from pathlib import Path
+from paddlewheel.data.ingest import ingest
+from paddlewheel.data.plan import plan
+from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage import LocalStore
+root, recipe, partition = sys.argv[1:]
+store, loaded = LocalStore(Path(root)), load_recipe(json.loads(Path(recipe).read_text()))
+print(ingest(loaded, plan(loaded, partition, store=store), store=store))
+"""
+
+
+def test_digests_are_the_same_when_the_process_was_killed_in_the_middle(tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    World(store=LocalStore(tmp_path)).write_days("2013-09-01", 61, trips=300)
+    recipe = make_recipe(data__landing=str(landing), data__window__train_days=60)
+    (recipe_path := tmp_path / "recipe.json").write_text(json.dumps(dump(recipe)))
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+
+    def command(root: Path) -> list[str]:
+        return [sys.executable, "-c", INGEST, str(root), str(recipe_path), "2013-10-31"]
+
+    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(killed.glob("datasets/mini.trips/*/manifest.json"))) < 5:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert len(list(killed.glob("datasets/mini.trips/*/manifest.json"))) < 61
+    uris = [
+        subprocess.run(command(root), check=True, capture_output=True, text=True).stdout.strip()
+        for root in (killed, whole)
+    ]
+    manifests = [World(store=LocalStore(root)).manifest(uri) for root, uri in zip((killed, whole), uris, strict=True)]
+    assert [file.digest for file in manifests[0].files] == [file.digest for file in manifests[1].files]
+    assert manifests[0].key == manifests[1].key
+    assert len(manifests[0].files) == 61 + 61 + 1
