@@ -56,11 +56,11 @@ def strike(agent: subprocess.Popen[str], run: Any, number: signal.Signals, *, af
     return agent.communicate(timeout=60)[0]
 
 
-def watch_of(tmp_path: Path, *commands: str) -> Watch:
-    """A watch over processes that are no ranks, but end like some."""
+def watch_of(tmp_path: Path, *commands: str, resources: Resources | None = None) -> Watch:
+    """A watch over processes that are no ranks, but end like some, of a training that goes on from step 7."""
     processes = [subprocess.Popen(["sh", "-c", command]) for command in commands]
     ranks = [Rank(number=number, process=one, folder=tmp_path) for number, one in enumerate(processes)]
-    return Watch(ranks=ranks, resources=Resources(ranks_per_node=len(ranks)), step=7)
+    return Watch(ranks=ranks, resources=resources or Resources(ranks_per_node=len(ranks)), step=7)
 
 
 def end_of(watch: Watch) -> End:
@@ -104,6 +104,28 @@ def test_a_users_exit_is_told_with_its_trace_when_its_code_is_0(new_run: Any) ->
     told = [line.partition("| ")[2] for line in output.splitlines() if line.startswith("rank ") and "| " in line]
     assert any("misbehaving.py" in line for line in told), output
     assert told[-1].startswith("SystemExit")
+
+
+def test_deadline_of_a_step_names_the_rank_that_is_behind(tmp_path: Path) -> None:
+    resources = Resources(ranks_per_node=2, step_stall_seconds=1, step_stall_factor=2, first_step_seconds=60)
+    watch = watch_of(tmp_path, "exec sleep 60", "exec sleep 60", resources=resources)
+    for steps in ((7, 7), (8, 8), (9, 9), (10, 9)):
+        for rank, step in enumerate(steps):
+            beat = {"phase": "train", "step": step}
+            (tmp_path / f"heartbeat-{rank}.json").write_text(json.dumps(beat))
+        assert watch.look() is None
+    end = end_of(watch)
+    assert (end.kind, end.rank) == ("hang", 1)
+    assert end.message == "step 10 has not ended on rank 1 in 1 s; the deadline is resources.step_stall_seconds"
+
+
+def test_deadline_of_the_first_step_holds_when_a_resumed_training_has_not_made_one(tmp_path: Path) -> None:
+    resources = Resources(ranks_per_node=1, step_stall_seconds=60, first_step_seconds=1)
+    watch = watch_of(tmp_path, "exec sleep 60", resources=resources)
+    (tmp_path / "heartbeat-0.json").write_text(json.dumps({"phase": "train", "step": 7}))
+    end = end_of(watch)
+    assert (end.kind, end.rank) == ("hang", None)
+    assert end.message == "no step in 1 s (phase train); the deadline is resources.first_step_seconds"
 
 
 def test_a_silent_rank_is_a_hang_when_the_others_gave_it_up(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from paddlewheel.recipe import Resources
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
 from paddlewheel.training.attempts import Attempt, Verdict, list_attempts, open_attempt, publish_verdict
-from paddlewheel.training.progress import Progress, progress_of
+from paddlewheel.training.progress import Progress, line_of_result, progress_of
 from paddlewheel.training.ranks import Rank, dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
 from paddlewheel.training.run import PASSED_RESOURCES, result_of
@@ -64,14 +64,15 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
             _say_start(attempt, on_progress)
             end, step = _run_attempt(run, run_uri, attempt, stop, store=store, resources=resources, tell=on_progress)
             if end.kind == "done":
-                publish_result(store, run, list_attempts(store, key))
+                result = read_manifest(store, publish_result(store, run, list_attempts(store, key)))
+                _say(on_progress, line_of_result(result))
                 return 0
             _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
             if end.kind not in MENDED_BY_RESTART:
                 return KIND_CODES[end.kind]
             if restarts < resources.max_restarts:
                 _say(on_progress, "restarting in place from the last commit")
-    _say(on_progress, f"ended {resources.max_restarts + 1} times; resources.max_restarts is {resources.max_restarts}")
+    _say(on_progress, f"giving up after {restarts + 1} attempts; resources.max_restarts is {resources.max_restarts}")
     return KIND_CODES["hang"] if end.kind == "hang" else KIND_CODES["died"]
 
 

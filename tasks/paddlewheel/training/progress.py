@@ -37,7 +37,7 @@ def progress_of(ranks: Sequence[Rank], run: Manifest, attempt: Attempt, *, secon
         return None
     phase, step = str(beat["phase"]), int(beat.get("step") or 0)
     total, epochs = int(run.facts["total_steps"]), int(run.facts["epochs"])
-    if phase not in ("train", "save") or beat.get("loss") is None:
+    if phase not in ("train", "save", "done") or beat.get("loss") is None:
         return Progress(line=f"{phase} ({seconds:.0f} s)", phase=phase, attempt=attempt.number, total_steps=total)
     rows = float(beat.get("rows_per_second") or 0.0)
     line = f"epoch {beat['epoch']}/{epochs}  step {step}/{total}  loss {beat['loss']:.4f}"
@@ -53,3 +53,17 @@ def progress_of(ranks: Sequence[Rank], run: Manifest, attempt: Attempt, *, secon
         loss=float(beat["loss"]),
         rows_per_second=rows,
     )
+
+
+def line_of_result(result: Manifest) -> str:
+    """What a finished training came to. Numbers that a killed agent took with it are left out."""
+    facts = result.facts
+    parts = [f"trained: {facts['steps']} steps, each sample once in each of {facts['epochs']} epochs"]
+    if facts["final_loss"] is not None:
+        parts.append(f"final loss {facts['final_loss']:.4f}")
+    if facts["rows_per_second"] is not None:
+        parts.append(f"{facts['rows_per_second']:,.0f} rows/s")
+    if len(facts["attempts"]) > 1:
+        resumed = ", ".join(str(one["resumed_from_step"]) for one in facts["attempts"][1:])
+        parts.append(f"{len(facts['attempts'])} attempts (went on from step {resumed})")
+    return ", ".join(parts)

@@ -103,11 +103,14 @@ class Watch:
             return None
         allowed = max(resources.step_stall_seconds, resources.step_stall_factor * statistics.median(self.step_seconds))
         if waited > allowed:
-            return self._hang(f"step {self.step + 1} has not ended in {waited:.0f} s", "step_stall_seconds")
+            behind = [number for number, beat in enumerate(known) if int(beat.get("step") or 0) == step]
+            rank = behind[0] if len(behind) < len(known) else None
+            where = "" if rank is None else f" on rank {rank}"
+            return self._hang(f"step {step + 1} has not ended{where} in {waited:.0f} s", "step_stall_seconds", rank)
         return None
 
-    def _hang(self, what: str, setting: str) -> End:
-        return End(kind="hang", message=f"{what}; the deadline is resources.{setting}")
+    def _hang(self, what: str, setting: str, rank: int | None = None) -> End:
+        return End(kind="hang", message=f"{what}; the deadline is resources.{setting}", rank=rank)
 
 
 def judge_death(ranks: Sequence[Rank], codes: Sequence[int | None]) -> End:
