@@ -138,6 +138,30 @@ def test_line_numbers_are_those_of_the_file_when_a_quoted_field_has_line_breaks(
     assert [(entry["line"], entry["raw"]) for entry in refusals(table)] == [(5, 'x,"an\nother"')]
 
 
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        ('"a","b"', ["a", "b"]),
+        ('"",x', ["", "x"]),
+        ('"""","b ""c"" d"', ['"', 'b "c" d']),
+        ('"a,b",', ["a,b", ""]),
+        ('a,"b"', ["a", "b"]),
+    ],
+)
+def test_fields_are_unquoted_when_quotes_are_in_order(row: str, fields: list[str]) -> None:
+    columns = [Column(name=name, type="string", nullable=True) for name in ("a", "b")]
+    table = read_table(
+        PATH, f"a,b\n{row}\n".encode(), Source(name="s", path="x", columns=tuple(columns), null_values=())
+    )
+    assert table.frame.rows() == [tuple(fields)]
+
+
+@pytest.mark.parametrize("row", ['a"b",c', '"a"b,c', '"a" ,c', ' "a",c', 'a,"b""'])
+def test_row_is_refused_when_a_quote_is_out_of_place(row: str) -> None:
+    table = read(f"a,b\n{row}\n", Column(name="a", type="string"), Column(name="b", type="string"))
+    assert [entry["reasons"][0]["reason"] for entry in refusals(table)] == ["a quote is out of place"]  # type: ignore[index]
+
+
 def test_only_its_own_line_is_refused_when_a_quote_is_never_closed() -> None:
     table = read('a,b\n1,"open\n2,x\n3,5" pipe\n4,y\n', Column(name="a", type="int64"), Column(name="b", type="string"))
     assert table.frame.rows() == [(2, "x"), (4, "y")]

@@ -80,5 +80,15 @@ def test_profile_counts_the_window_when_validated(world: World) -> None:
         "mean": 150.0,
     }
     assert profile["origin"]["top"] == [["JFK", 4], ["EWR", 3]]
+    assert profile["plane"]["top"] == [["N1", 4], ["N2", 3]]
     assert profile["hour_utc"]["maximum"] == "2013-10-31T12:00:00+00:00"
     assert facts["holdout"] == ["2013-10-31"]
+
+
+def test_most_frequent_values_are_told_by_count_then_value_when_there_are_many(world: World) -> None:
+    world.write_days(DAYS[0], 4, trips=1)
+    rows = [trip(DAYS[3], n).replace(f",N{n % 3},", f",N{n % 7 if n < 40 else 100 + n},") for n in range(1, 60)]
+    world.write_trips(DAYS[3], rows)
+    # numbers 1 to 39: N1, N2, N3, N4 six times, N0, N5, N6 five times; N1 three times more on the days before
+    top = world.manifest(run(world, bear(0.5))).facts["profile"]["trips"]["plane"]["top"]
+    assert top == [["N1", 9], ["N2", 6], ["N3", 6], ["N4", 6], ["N0", 5]]

@@ -140,42 +140,22 @@ def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterato
 def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, Any]:
     """By column over the window: rows, nulls, distinct values, and range and mean, or the most frequent."""
     paths = [store.local_path(file.key) for file in _row_files(files) if file.facts["source"] == source.name]
-    frame = pl.scan_parquet(paths)
-    asked = [expression for column in source.columns for expression in _statistics(column)]
-    numbers = frame.select(pl.len().alias("rows"), *asked).collect().row(0, named=True)
-    profile = {}
-    for column in source.columns:
-        found = {
-            name.partition("\x1f")[2]: _plain(value)
-            for name, value in numbers.items()
-            if name.startswith(f"{column.name}\x1f")
-        }
-        profile[column.name] = {"rows": numbers["rows"], **found}
-    return profile
+    frame = pl.read_parquet(paths)
+    return {column.name: _statistics(frame[column.name], column) for column in source.columns}
 
 
-def _statistics(column: Column) -> Iterator[pl.Expr]:
-    values = pl.col(column.name)
-    asked = {"nulls": values.null_count(), "distinct": values.n_unique()}
-    if column.type in ("int64", "float64"):
-        asked |= {"minimum": values.min(), "maximum": values.max(), "mean": values.mean()}
-    elif column.type in ("string", "bool"):
-        counts = values.drop_nulls().value_counts(name="(count)")
-        ordered = counts.sort_by(
-            counts.struct.field("(count)"), counts.struct.field(column.name), descending=[True, False]
+def _statistics(values: pl.Series, column: Column) -> dict[str, Any]:
+    """Plain JSON. Nothing here may depend on threads or hash seeds: equal rows must give an equal manifest."""
+    facts: dict[str, Any] = {"rows": len(values), "nulls": values.null_count(), "distinct": values.n_unique()}
+    if column.type in ("string", "bool"):
+        counts = (
+            values.alias("value").value_counts().drop_nulls("value").sort("count", "value", descending=[True, False])
         )
-        asked["top"] = ordered.head(MOST_TOP_VALUES).implode()
-    else:
-        asked |= {"minimum": values.min(), "maximum": values.max()}
-    for name, expression in asked.items():
-        yield expression.alias(f"{column.name}\x1f{name}")
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value: times as text, most frequent values as [value, count] pairs."""
-    if isinstance(value, list):
-        return sorted((list(entry.values()) for entry in value), key=lambda pair: (-pair[1], str(pair[0])))
-    return value.isoformat() if hasattr(value, "isoformat") else value
+        return facts | {"top": [list(row) for row in counts.head(MOST_TOP_VALUES).iter_rows()]}
+    lowest, highest = values.min(), values.max()
+    if column.type in ("int64", "float64"):
+        return facts | {"minimum": lowest, "maximum": highest, "mean": values.mean()}
+    return facts | {name: value and value.isoformat() for name, value in (("minimum", lowest), ("maximum", highest))}
 
 
 def _row_files(files: Sequence[Shard]) -> list[Shard]:
