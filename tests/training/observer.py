@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def stop(event: Any) -> None:
 
 
 def overtake(event: Any) -> None:
-    """OVERTAKE_AT=step and ATTEMPTS: a newer attempt begins from step 4 after that step."""
+    """OVERTAKE_AT=step and ATTEMPTS: after that step, and the commit of step 4, a newer attempt begins from step 4."""
     if isinstance(event, EndStepEvent) and os.environ.get("OVERTAKE_AT") == f"{event.step}" and event.rank == 0:
-        Path(os.environ["ATTEMPTS"], "2.json").write_text(json.dumps({"attempt": 2, "resumed_from_step": 4}))
+        attempts = Path(os.environ["ATTEMPTS"])
+        deadline = time.monotonic() + 30
+        while not (attempts.parent / "checkpoints/step-4-attempt-1/COMMIT.json").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the commit of step 4 was not published")
+            time.sleep(0.01)
+        (attempts / ".tmp-2.json").write_text(json.dumps({"attempt": 2, "resumed_from_step": 4}))
+        os.replace(attempts / ".tmp-2.json", attempts / "2.json")
