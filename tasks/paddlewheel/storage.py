@@ -184,7 +184,8 @@ class LocalStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=self.folder))
         try:
-            yield folder
+            with self._writing(folder.name):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -230,15 +231,23 @@ class LocalStore:
     def _writing(self, key: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except Exception as error:
+            number = error.errno if isinstance(error, OSError) else _disk_fault(str(error))
+            if number is None:
+                raise
             way_out = {
                 errno.ENOSPC: "free some space, then run the same command again: nothing half-written was left",
                 errno.EDQUOT: "the quota is used up; raise it, then run the same command again",
                 errno.EACCES: "give this user the right to write there, or name another store with --root",
                 errno.EPERM: "give this user the right to write there, or name another store with --root",
                 errno.EROFS: "the file system is read-only; name another store with --root",
-            }.get(error.errno or 0, "nothing half-written was left")
-            raise StorageError(f"cannot write {self.root}/{key}: {error.strerror}; {way_out}") from error
+            }.get(number, "nothing half-written was left")
+            raise StorageError(f"cannot write {self.root}/{key}: {os.strerror(number)}; {way_out}") from error
+
+
+def _disk_fault(text: str) -> int | None:
+    """The errno of a full disk that a library told in its own words (polars and safetensors raise no OSError)."""
+    return next((number for number in (errno.ENOSPC, errno.EDQUOT) if os.strerror(number) in text), None)
 
 
 def open_store(root: str) -> Store:
