@@ -104,6 +104,17 @@ def test_a_users_exit_is_told_with_its_trace_when_its_code_is_0(new_run: Any) ->
     told = [line.partition("| ")[2] for line in output.splitlines() if line.startswith("rank ") and "| " in line]
     assert any("misbehaving.py" in line for line in told), output
     assert told[-1].startswith("SystemExit")
+    assert f"logs of all ranks: {run.store.uri(f'runs/{RUN_KEY}/logs/attempt-1')}" in output
+    assert "misbehaving.py" in run.store.read(f"runs/{RUN_KEY}/logs/attempt-1/rank-0.log").decode()
+
+
+@pytest.mark.slow
+def test_agent_is_fenced_off_when_another_began_just_before_its_result(new_run: Any) -> None:
+    run = new_run("run", rows=40, overrides={"training.handlers": ["misbehaving:overtake_at_the_end"]})
+    agent = start_agent(run, "--ranks-per-node", "1")
+    output, _ = agent.communicate(timeout=60)
+    assert agent.returncode == 17, output
+    assert run.store.stat(f"runs/{RUN_KEY}/result.json") is None
 
 
 def test_deadline_of_a_step_names_the_rank_that_is_behind(tmp_path: Path) -> None:

@@ -15,25 +15,25 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from paddlewheel.errors import PaddlewheelError
+from paddlewheel.errors import CheckpointError, PaddlewheelError
 from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Resources
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
-from paddlewheel.training.attempts import Attempt, Verdict, list_attempts, open_attempt, publish_verdict
+from paddlewheel.training.aftermath import publish_end, publish_logs, publish_rest
+from paddlewheel.training.attempts import Attempt, list_attempts, open_attempt
 from paddlewheel.training.progress import Progress, line_of_result, progress_of
-from paddlewheel.training.ranks import Rank, dump_stacks, kill_ranks, start_ranks
+from paddlewheel.training.ranks import dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
 from paddlewheel.training.run import PASSED_RESOURCES, result_of
 from paddlewheel.training.watch import KIND_CODES, End, Watch
+from paddlewheel.training.workfolder import work_folder
 
 LOOK_SECONDS = 0.1
 FENCE_SECONDS = 2.0
@@ -64,8 +64,14 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
             _say_start(attempt, on_progress)
             end, step = _run_attempt(run, run_uri, attempt, stop, store=store, resources=resources, tell=on_progress)
             if end.kind == "done":
-                result = read_manifest(store, publish_result(store, run, list_attempts(store, key)))
-                _say(on_progress, line_of_result(result))
+                try:
+                    result_uri = publish_result(store, run, list_attempts(store, key))
+                except CheckpointError as error:
+                    if not _is_fenced(store, run, attempt):
+                        raise
+                    _say(on_progress, f"attempt {attempt.number + 1} has begun elsewhere and goes on: {error}")
+                    return KIND_CODES["fenced"]
+                _say(on_progress, line_of_result(read_manifest(store, result_uri)))
                 return 0
             _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
             if end.kind not in MENDED_BY_RESTART:
@@ -87,8 +93,7 @@ def _run_attempt(
     tell: Tell | None,
 ) -> tuple[End, int]:
     """One start of the ranks to its end: (why, the last step). The verdict is published, nothing is left running."""
-    with tempfile.TemporaryDirectory(prefix="paddlewheel-") as name:
-        folder = Path(name)
+    with work_folder() as folder:
         ranks = start_ranks(
             run_uri=run_uri,
             root=store.root,
@@ -107,12 +112,15 @@ def _run_attempt(
             kill_ranks(ranks)
         step = max([watch.step, *(int((rank.heartbeat() or {}).get("step") or 0) for rank in ranks)])
         if end.kind != "done":
-            _publish_rest(store, run, attempt, ranks)
-        _publish_end(store, run, attempt, end=end, step=step, ranks=ranks, stacks=stacks)
+            publish_rest(store, run, attempt, ranks)
+        publish_end(store, run, attempt, end=end, step=step, ranks=ranks, stacks=stacks)
         if end.kind not in ("done", "stopped", "fenced"):
             number = end.rank or 0
             for line in (end.trace or ranks[number].log_tail(TOLD_LINES)).splitlines():
                 _say(tell, f"rank {number}| {line}")
+        logs = publish_logs(store, run, attempt, ranks)
+        if end.kind not in ("done", "stopped", "fenced") and logs is not None:
+            _say(tell, f"logs of all ranks: {logs}")
     return end, step
 
 
@@ -139,7 +147,7 @@ def _watch(
             return End(kind="stopped", message="asked to stop; the ranks did not commit in resources.shutdown_seconds")
         if now - fenced_at > FENCE_SECONDS:
             fenced_at = now
-            if store.stat(f"{run.key}/attempts/{attempt.number + 1}.json") is not None:
+            if _is_fenced(store, run, attempt):
                 return End(kind="fenced", message=f"attempt {attempt.number + 1} of this run has begun elsewhere")
         if tell is not None and (now - told_at > interval or (first and watch.step_seconds)):
             told_at, first = now, first and not watch.step_seconds
@@ -149,36 +157,9 @@ def _watch(
         time.sleep(LOOK_SECONDS)
 
 
-def _publish_rest(store: Store, run: Manifest, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-    """Publish the events that dead ranks had not yet published."""
-    for rank in ranks:
-        path = rank.folder / f"rank-{rank.number}.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith(b"\n")]  # a rank may have died in the middle of a line
-        if whole:
-            last = json.loads(whole[-1])["step"]
-            key = f"{run.key}/events/attempt-{attempt.number}/rank-{rank.number}/step-{last}-rest.jsonl"
-            store.publish(key, b"".join(whole))
-
-
-def _publish_end(
-    store: Store, run: Manifest, attempt: Attempt, *, end: End, step: int, ranks: Sequence[Rank], stacks: str
-) -> None:
-    speaker = ranks[end.rank or 0]
-    verdict = Verdict(
-        attempt=attempt.number,
-        exit_code=KIND_CODES[end.kind],
-        kind=end.kind,
-        message=end.message,
-        step=step,
-        resumed_from_step=attempt.resumed_from_step,
-        rank=end.rank,
-        signal=end.signal,
-        trace=end.trace,
-        stacks=stacks,
-        log_tail="" if end.kind == "done" else speaker.log_tail(),
-    )
-    publish_verdict(store, run.key.removeprefix("runs/"), verdict)
+def _is_fenced(store: Store, run: Manifest, attempt: Attempt) -> bool:
+    """Whether a newer attempt has begun."""
+    return store.stat(f"{run.key}/attempts/{attempt.number + 1}.json") is not None
 
 
 def _say_start(attempt: Attempt, tell: Tell | None) -> None:
@@ -216,9 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="paddlewheel.training.agent", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("run_uri", metavar="RUN_URI")
     parser.add_argument("--root", required=True)
-    kinds = {field.name: float if field.name.endswith("factor") else int for field in dataclasses.fields(Resources)}
     for name in PASSED_RESOURCES:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kinds[name], default=None)
+        kind = {"device": str, "step_stall_factor": float}.get(name, int)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:

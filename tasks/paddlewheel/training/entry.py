@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", required=True, help="URI of the store")
     parser.add_argument("--attempt", required=True, type=int)
     parser.add_argument("--work", required=True, type=Path, help="the attempt's folder on this host")
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     options = parser.parse_args(argv)
     rank, world_size = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     monitor = Monitor(options.work, rank=rank, attempt=options.attempt)
     try:
         monitor.beat("start")
-        done = run_rank(open_store(options.root), options.run, monitor, rank=rank, world_size=world_size)
+        store = open_store(options.root)
+        done = run_rank(store, options.run, monitor, device=options.device, rank=rank, world_size=world_size)
     except (Exception, SystemExit) as error:  # a user's sys.exit() is no end of the training
         kind = kind_of(error)
         log.exception("rank %d ends: %s", rank, kind)
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_CODES["done" if done else "stopped"]
 
 
-def run_rank(store: Store, run_uri: str, monitor: Monitor, *, rank: int, world_size: int) -> bool:
+def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank: int, world_size: int) -> bool:
     """Join the others, load, train; True when the run is trained to its end."""
     run = read_manifest(store, run_uri)
     recipe = read_recipe(store, run)
@@ -78,7 +80,7 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, rank: int, world_s
     from paddlewheel.training.loop import train
     from paddlewheel.training.strategies import build_strategy
 
-    paddle.set_device(recipe.resources.device)
+    paddle.set_device(device)
     monitor.beat("rendezvous", epochs=recipe.training.epochs)
     strategy = build_strategy(recipe.training.strategy, rank, world_size)
     strategy.setup()

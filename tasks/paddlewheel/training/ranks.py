@@ -67,19 +67,23 @@ def start_ranks(
     world_size = resources.nodes * resources.ranks_per_node
     endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
     command = [sys.executable, "-m", "paddlewheel.training.entry", "--run", run_uri, "--root", root]
-    command += ["--attempt", str(attempt), "--work", str(folder)]
-    ranks = []
-    for number in range(world_size):
-        with (folder / f"rank-{number}.log").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                env=rank_environment(number, endpoints, resources, environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=functools.partial(_die_with, os.getpid()),  # noqa: PLW1509 two system calls, no lock
-            )
-        ranks.append(Rank(number=number, process=process, folder=folder))
+    command += ["--attempt", str(attempt), "--work", str(folder), "--device", resources.device]
+    ranks: list[Rank] = []
+    try:
+        for number in range(world_size):
+            with (folder / f"rank-{number}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    env=rank_environment(number, endpoints, resources, environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    preexec_fn=functools.partial(_die_with, os.getpid()),  # noqa: PLW1509 two system calls, no lock
+                )
+            ranks.append(Rank(number=number, process=process, folder=folder))
+    except BaseException:
+        kill_ranks(ranks)
+        raise
     return ranks
 
 

@@ -39,6 +39,8 @@ WINDOW = ("partition", "train", "holdout")
 CODE = ("paddlewheel.training", "paddlewheel.data.order", "paddlewheel.data.loader")
 # What of `resources` the agent must be told, since the run's own recipe may name others.
 PASSED_RESOURCES = (
+    "device",
+    "nodes",
     "ranks_per_node",
     "threads_per_rank",
     "max_restarts",
