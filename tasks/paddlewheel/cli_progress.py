@@ -42,6 +42,9 @@ class TrainingProgress:
         if not self.console.is_terminal:
             print(f"  {progress['line']}", file=sys.stderr, flush=True)
             return
+        if not progress.get("phase"):  # an event of the training, which stays on the screen above the bar
+            self.console.print(f"  {progress['line']}", markup=False, highlight=False)
+            return
         if self.bar is None:
             self.bar = Progress(
                 TextColumn("  {task.description}"),

@@ -164,7 +164,8 @@ def _is_fenced(store: Store, run: Manifest, attempt: Attempt) -> bool:
 
 def _say_start(attempt: Attempt, tell: Tell | None) -> None:
     origin = f"from the commit at step {attempt.resumed_from_step}" if attempt.resumed_from_step else "from the start"
-    _say(tell, f"attempt {attempt.number}: {attempt.world_size} ranks, {origin}")
+    ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
+    _say(tell, f"attempt {attempt.number}: {ranks}, {origin}")
 
 
 def _say(tell: Tell | None, line: str) -> None:
