@@ -27,16 +27,18 @@ the gate refuses is a normal end. Recipe: `recipes/{RECIPE}`.
     catchup=False,
     max_active_runs=1,
     tags=["paddlewheel", TREE["name"]],
-    params={
-        "partition": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="Partition",
-            section="Window",
-            description="The day to train for; left empty, the run's logical date, else the day it is due.",
-        ),
-        **recipe_params(RECIPES / RECIPE),
-    },
-):
+) as dag:
     wire_chain(RECIPE)
+
+# After the tasks: Airflow copies the params that a DAG has into each task, and validates every copy again and again.
+dag.params = {
+    "partition": Param(
+        None,
+        type=["null", "string"],
+        format="date",
+        title="Partition",
+        section="Window",
+        description="The day to train for; left empty, the run's logical date, else the day it is due.",
+    ),
+    **recipe_params(RECIPES / RECIPE),
+}

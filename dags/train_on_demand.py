@@ -18,24 +18,26 @@ One of the recipes in `recipes/`, for the partition of your choice, with any fie
     schedule=None,
     max_active_runs=4,
     tags=["paddlewheel"],
-    params={
-        "recipe": Param(NAMES[0], type="string", enum=NAMES, values_display=TITLES, title="Recipe", section="Work"),
-        "partition": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="Partition",
-            section="Work",
-            description="The day to train for; left empty, the run's logical date, else the day it is due.",
-        ),
-        "overrides": Param(
-            None,
-            type=["null", "array"],
-            items={"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_.]*=.*$"},
-            title="Changes to the recipe",
-            section="Work",
-            description="One a line, such as training.epochs=3",
-        ),
-    },
-):
+) as dag:
     wire_chain(None)
+
+# After the tasks: Airflow copies the params that a DAG has into each task, and validates every copy again and again.
+dag.params = {
+    "recipe": Param(NAMES[0], type="string", enum=NAMES, values_display=TITLES, title="Recipe", section="Work"),
+    "partition": Param(
+        None,
+        type=["null", "string"],
+        format="date",
+        title="Partition",
+        section="Work",
+        description="The day to train for; left empty, the run's logical date, else the day it is due.",
+    ),
+    "overrides": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_.]*=.*$"},
+        title="Changes to the recipe",
+        section="Work",
+        description="One a line, such as training.epochs=3",
+    ),
+}

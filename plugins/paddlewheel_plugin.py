@@ -5,14 +5,14 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 from paddle_cluster.card_link import RunCardLink
-from paddlewheel_dashboard.app import build_app
+from paddlewheel_dashboard.lazy import LazyApp
 
 
 class PaddlewheelPlugin(AirflowPlugin):
     """Registers the parts of Paddlewheel that live in Airflow's own pages."""
 
     name = "paddlewheel"
-    fastapi_apps = [{"app": build_app(), "url_prefix": "/paddlewheel", "name": "Paddlewheel"}]  # noqa: RUF012
+    fastapi_apps = [{"app": LazyApp(), "url_prefix": "/paddlewheel", "name": "Paddlewheel"}]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         {
             "name": "Paddlewheel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import zoneinfo
@@ -223,11 +224,17 @@ def _check_feature(path: str, feature: Feature, known: Mapping[str, Column]) -> 
         if value is not None and parameter not in taken:
             allowed = f"kind {feature.kind} takes {', '.join(sorted(taken)) or 'no parameter'}"
             yield Fault(path=f"{path}.{parameter}", value=value, allowed=allowed)
-    if feature.timezone and feature.timezone not in zoneinfo.available_timezones():
+    if feature.timezone and feature.timezone not in _time_zones():
         yield Fault(path=f"{path}.timezone", value=feature.timezone, allowed="must be a time zone as America/New_York")
     needed = NEEDED_PARAMETERS.get(feature.kind)
     if needed and getattr(feature, needed) is None:
         yield Fault(path=f"{path}.{needed}", value=None, allowed=f"kind {feature.kind} needs it")
+
+
+@functools.cache
+def _time_zones() -> frozenset[str]:
+    """Names of the time zones that this host knows; listing them walks a folder."""
+    return frozenset(zoneinfo.available_timezones())
 
 
 def _check_device(recipe: Recipe) -> Iterator[Fault]:
