@@ -105,10 +105,15 @@ def _open() -> Any:
 
 def _recipe() -> tuple[Any, Any]:
     """(the night's resolved recipe, the store). Pulled, not passed on: the graph stays a chain that one can read."""
+    return _recipe_of(_left_by("plan")), _open()
+
+
+@functools.lru_cache(maxsize=4)
+def _recipe_of(plan_uri: str) -> Any:
+    """A plan never changes; tasks that share a process read it once."""
     from paddlewheel.data.plan import recipe_of
 
-    store = _open()
-    return recipe_of(store, _left_by("plan")), store
+    return recipe_of(_open(), plan_uri)
 
 
 def _left_by(task_id: str) -> Any:
