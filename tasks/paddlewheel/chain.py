@@ -17,6 +17,8 @@ from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
+# The agent's codes for user code, and for data or recipe: trying again changes nothing.
+FAULTS_OF_THE_WORK = (10, 11)
 log = logging.getLogger(__name__)
 Progress = Callable[[dict[str, Any]], None]
 
@@ -85,12 +87,25 @@ def train(recipe: Recipe, packed: list[str], *, store: Store, on_progress: Progr
     run = open_run(recipe, packed, store=store)
     code = run_agent(run, store=store, resources=recipe.resources, on_progress=on_progress)
     if code != 0:
-        key = read_manifest(store, run).key
-        raise TrainingError(
-            f"the training {key} ended with the agent's code {code}; why stands in {store.uri(f'{key}/attempts')}/ "
-            "(the newest *.verdict.json). Run the same command again: it goes on from the last commit"
-        )
+        raise TrainingError(_why(store, run, code))
     return run
+
+
+def _why(store: Store, run: str, code: int) -> str:
+    """What the newest verdict says, and the way out: a fault of the user's own is mended first, the rest goes on."""
+    from paddlewheel.training.curve import read_attempts
+
+    key = read_manifest(store, run).key
+    told = [attempt.verdict for attempt in read_attempts(store, key.removeprefix("runs/")) if attempt.verdict]
+    way_out = (
+        "mend that, then run the same command again"
+        if code in FAULTS_OF_THE_WORK
+        else "run the same command again: it goes on from the last commit"
+    )
+    return (
+        f"the training {key} ended with the agent's code {code}: {told[-1] if told else 'no verdict was left'}; "
+        f"verdicts and logs are in {store.uri(key)}/attempts/ and logs/; {way_out}"
+    )
 
 
 def recipe_behind(store: Store, uri: str) -> Recipe:
