@@ -4,6 +4,7 @@ PARTITION ?= 2013-11-01
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n 2 --dist loadfile  # files side by side; a file's own tests share what it set up
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint check ui test-services test-containers test-browser test-gpu bench lock format clean
@@ -14,8 +15,8 @@ help:  ## this list
 run: $(VENV)/installed  ## set up, then one night on real flights (PARTITION=2013-11-01); ends with the card's path
 	@bin/night $(PARTITION)
 
-test: $(VENV)/installed-dev  ## the tests (about ten minutes on two cores)
-	$(PYTEST) tests -m "not services and not containers and not browser and not gpu"
+test: $(VENV)/installed-dev  ## the tests (about eight minutes on two cores)
+	$(PYTEST) tests $(PARALLEL) -m "not services and not containers and not browser and not gpu"
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
@@ -23,7 +24,7 @@ lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/mypy
 
 check: lint  ## ruff, mypy, fast tests
-	$(PYTEST) tests -m "not slow and not services and not containers and not browser and not gpu"
+	$(PYTEST) tests $(PARALLEL) -m "not slow and not services and not containers and not browser and not gpu"
 
 ui: $(VENV)/installed  ## Airflow on 127.0.0.1:8080 with the DAGs, the form and the cards
 	@bin/ui
