@@ -16,7 +16,7 @@ from paddlewheel.lineage import ancestors
 from paddlewheel.manifest import Manifest, verify
 from paddlewheel.storage import Store
 
-# Fused kernels add in another order: an FM term of large inputs cancels to about 2e-5 of a probability in float32, while
+# Fused kernels add in another order: an FM term of large inputs cancels to about 2e-5 of a probability in float32;
 # features applied in two ways, or a layer that the export lost, move some row by far more.
 LIMIT = 1e-4
 BATCH_ROWS = 4096
