@@ -68,7 +68,7 @@ class JobTrigger(BaseTrigger):
                     return
             else:
                 if status != told:
-                    self.log.info("job %s: %s %s", handle.name, status.state.value, status.reason)
+                    self.log.info("job %s: %s", handle.name, f"{status.state.value} {status.reason}".rstrip())
                     told = status
                 if status.state.final:
                     yield self._event(status.state.value, status.reason, status.exit_code)

@@ -21,13 +21,16 @@ from paddle_cluster.launchers import build_launcher
 from .conftest import end_of, lines_of, wait_until
 
 PLUGINS = str(Path(__file__).parents[2] / "plugins")
+LATE = "the result comes after the first look"
 TRY = """
 import json, os, pathlib, signal, sys
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from paddle_cluster import job_operator
 from paddle_cluster.job_operator import PaddleJobOperator
 from paddle_cluster.launchers import local
 
+LATE = "the result comes after the first look"
 job, memory, point = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 ExecutorSafeguard.test_mode = True
 die = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
@@ -49,6 +52,9 @@ elif point == "after the folder":
     local.LocalLauncher._start_once = die
 elif point == "after the start":
     operator._await = die
+elif point == LATE:
+    looks, look = [], job_operator.read_result
+    job_operator.read_result = lambda uri: look(uri) if looks else looks.append(uri)
 try:
     done = operator.execute({"task_state_store": Store()})
     print("done", json.dumps(done))
@@ -86,8 +92,9 @@ class Task:
             text=True,
             check=False,
         )
-        assert done.returncode == (-signal.SIGKILL if point else 0)
-        return "" if point else done.stdout.splitlines()[-1]
+        killed = point not in ("", LATE)
+        assert done.returncode == (-signal.SIGKILL if killed else 0)
+        return "" if killed else done.stdout.splitlines()[-1]
 
     @property
     def jobs(self) -> list[str]:
@@ -146,6 +153,16 @@ def test_next_job_is_started_when_an_unjudged_one_was_preempted(task: Task) -> N
     end_of(task.launcher, handle)
     assert task.attempt("exit 0") == "deferred work-2 execute_complete"
     assert task.jobs == ["work-1", "work-2"]
+
+
+def test_no_second_job_is_started_when_the_first_ends_between_two_looks(task: Task) -> None:
+    task.attempt("""echo '{"facts": {"steps": 5}}' > """ + f"{task.folder}/result.json")
+    handle = task.launcher.find("work-1")
+    assert handle is not None
+    wait_until(lambda: task.launcher.poll(handle).state == "succeeded")
+    said = task.attempt("true", LATE)
+    assert '"name": "work-1"' in said
+    assert task.jobs == ["work-1"]
 
 
 def test_nothing_is_remembered_when_the_result_is_there(task: Task) -> None:
