@@ -48,8 +48,10 @@ FIELDS = (
     FormField(path="training.optimizer.learning_rate", title="Learning rate", section="Training"),
     FormField(path="training.seed", title="Seed", section="Training"),
     FormField(path="gate.metric", title="Metric", section="Gate"),
-    FormField(path="gate.max_loss", title="Loss borne", section="Gate", description="how much worse than the champion"),
-    FormField(path="gate.min_auc", title="Least AUC", section="Gate"),
+    FormField(
+        path="gate.max_loss", title="Allowed loss", section="Gate", description="how much worse than the champion"
+    ),
+    FormField(path="gate.min_auc", title="Minimum AUC", section="Gate"),
     FormField(path="resources.ranks_per_node", title="Ranks", section="Resources"),
     FormField(path="resources.max_restarts", title="Restarts in place", section="Resources"),
 )
@@ -207,7 +209,8 @@ def prepare_run(packed: Any) -> dict[str, Any]:
 
     recipe, store = _recipe()
     with telling_faults():
-        run = open_run(recipe, list(packed), store=store)
+        # In one slice: list() would ask until one is not there, which Airflow logs as an error.
+        run = open_run(recipe, list(packed[:]), store=store)
         job = describe_job(run, store=store, recipe=recipe)
     state_folder = str(uri_to_path(store.uri("jobs"))) if job["launcher"] == "local" else None
     return {**job, "run_uri": run, "state_folder": state_folder}
