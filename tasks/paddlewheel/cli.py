@@ -119,9 +119,15 @@ def build_parser() -> argparse.ArgumentParser:
     recipes.add_argument("action", choices=["check", "show"])
     add_recipe(recipes)
     predict = add("predict", _predict, "score the rows of a CSV or Parquet file by a published model")
-    predict.add_argument("model", metavar="NAME[@VERSION]")
-    predict.add_argument("file", metavar="FILE", type=Path)
-    predict.add_argument("--output", required=True, type=Path, metavar="FILE")
+    predict.add_argument("model", metavar="NAME[@VERSION]", help="a model; without a version, its champion")
+    predict.add_argument(
+        "file", metavar="FILE", type=Path,
+        help="rows with the columns that the features read, joined as in the files of the step shard",
+    )  # fmt: skip
+    predict.add_argument(
+        "--output", required=True, type=Path, metavar="FILE",
+        help="the same rows with a column `probability` (Parquet if it is named so, else CSV)",
+    )  # fmt: skip
     return parser
 
 
@@ -163,6 +169,7 @@ def _run(options: argparse.Namespace) -> int:
     recipe, store = _load(options), _store(options)
     with TrainingProgress(quiet=options.json) as progress:
         night = run_chain(recipe, options.partition, store=store, on_progress=progress.update, say=progress.say)
+        progress.say("")
     _print(options, vars_of(night), summary_lines(store, night.promotion))
     return 0
 
@@ -228,6 +235,10 @@ def _runs(options: argparse.Namespace) -> int:
     if options.action == "rebuild":
         raise RecipeError("runs rebuild: not in this version")
     store = _store(options)
+    if options.action != "list" and options.key is None and options.partition is None:
+        raise RecipeError(
+            f"runs {options.action} needs a run's key, or --partition; `paddlewheel runs list` shows them"
+        )
     if options.action == "list":
         found = runs.list_runs(store)
         _print(options, [run.to_json() for run in found], runs.lines_of(found) or [f"no runs in {store.root}"])

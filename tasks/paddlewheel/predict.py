@@ -26,9 +26,10 @@ def predict_file(store: Store, name: str, version: int | None, source: Path, out
         version = current.version
     versions = {found.version for found in list_versions(store, name)}
     if version not in versions:
-        raise RecipeError(f"{name} has no version {version}; there are {sorted(versions) or 'none'}")
+        known = ", ".join(map(str, sorted(versions))) or "none"
+        raise RecipeError(f"{name} has no version {version}; there are {known}")
+    frame = read_rows(source)  # before the bundle: Paddle takes seconds to import
     bundle = load_bundle(store, f"models/{name}/versions/{version}/manifest.json")
-    frame = read_rows(source)
     scored = frame.with_columns(probability=pl.Series(bundle.predict(frame)))
     temporary = output.with_name(f".tmp-{os.getpid()}-{output.name}")
     try:
@@ -38,7 +39,7 @@ def predict_file(store: Store, name: str, version: int | None, source: Path, out
             scored.write_csv(temporary)
         os.replace(temporary, output)
     except OSError as error:
-        raise DataError(f"cannot write {output}: {error.strerror}") from error
+        raise DataError(f"cannot write {output}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return scored.height
@@ -50,5 +51,7 @@ def read_rows(source: Path) -> pl.DataFrame:
         if source.suffix == ".parquet":
             return pl.read_parquet(source)
         return pl.read_csv(source, infer_schema=False, null_values=["", "NA"])
+    except FileNotFoundError as error:
+        raise DataError(f"cannot read {source}: no such file") from error
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"cannot read {source}: {error}") from error
+        raise DataError(f"cannot read {source}: {str(error).splitlines()[0]}") from error
