@@ -15,7 +15,7 @@ import xxhash
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-STRICT = ConfigDict(extra="forbid", str_strip_whitespace=True, defer_build=True)
+STRICT = ConfigDict(extra="forbid", str_strip_whitespace=True, allow_inf_nan=False, defer_build=True)
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -125,7 +125,7 @@ class Feature:
     kind: FeatureKind
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
     min_count: Positive | None = None
-    buckets: Annotated[int, Field(ge=2)] | None = None
+    buckets: Annotated[int, Field(ge=2, lt=2**31)] | None = None
     bins: Annotated[int, Field(ge=2, le=4096)] | None = None
     period: Annotated[float, Field(gt=0)] | None = None
     timezone: str | None = None

@@ -14,7 +14,16 @@ import pydantic
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Column, Feature, Join, Recipe, Source, adapter, dump
-from paddlewheel.recipe_tree import Fault, copy_tree, faults_of, parse_overrides, read_yaml, set_path, unknown_name
+from paddlewheel.recipe_tree import (
+    Fault,
+    copy_tree,
+    faults_of,
+    parse_overrides,
+    read_yaml,
+    set_path,
+    unknown_name,
+    without_faults,
+)
 
 # Names that this version has, and names that a later one will have.
 REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -66,7 +75,7 @@ def load_recipe(source: Path | Mapping[str, Any], overrides: Sequence[str] | Map
     if recipe is not None:
         faults.extend(check(recipe))
     else:
-        faults.extend(_check_loosely(tree, faults))
+        faults.extend(_check_despite(tree, faults))
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise RecipeError(f"{where}: {count}:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -279,10 +288,25 @@ def _check_unique(path: str, names: Sequence[str]) -> Iterator[Fault]:
         seen.add(name)
 
 
-def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
-    """Leaks and unknown columns of a recipe that is malformed elsewhere, told in the same go."""
+def _check_despite(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """What `check` says of a recipe that is malformed elsewhere, so that all is told in the same go."""
     told = {fault.path for fault in faults}
-    yield from _check_names(tree)
+    sound, replaced = without_faults(tree, faults) if isinstance(tree, dict) else (tree, [])
+    try:
+        recipe = adapter().validate_python(sound)
+    except pydantic.ValidationError:
+        found = [*_check_names(tree), *_check_loosely(tree, faults)]
+    else:
+        found = [*_check_names(tree), *check(recipe)]
+    for fault in found:
+        if fault.path not in told and not any(f"{fault.path}.".startswith(f"{path}.") for path in replaced):
+            told.add(fault.path)
+            yield fault
+
+
+def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """Leaks and unknown columns of a recipe whose schema is malformed."""
+    told = {fault.path for fault in faults}
     parts: dict[str, Any] = {}
     for name in ("data", "features"):
         if isinstance(tree, dict) and not any(path == name for path in told):
@@ -298,13 +322,20 @@ def _check_loosely(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:
         features = list(enumerate(parts["features"]))
     except (KeyError, TypeError, AttributeError, pydantic.ValidationError):
         return
+    slices = tree["evaluation"].get("slices") if isinstance(tree.get("evaluation"), dict) else None
+    named = [(f"evaluation.slices.{position}", name) for position, name in _positions(slices)]
     for index, feature in features:
         names = feature.get("columns") if isinstance(feature, dict) else None
-        for position, name in enumerate(names if isinstance(names, list) else ()):
-            path = f"features.{index}.columns.{position}"
-            if not isinstance(name, str) or path in told:
-                continue
-            if name not in columns:
-                yield unknown_name(path, name, columns, "a column of the rows or of a join")
-            elif columns[name].known == "after":
-                yield Fault(path=path, value=name, allowed="is known only after the prediction is asked for")
+        named += [(f"features.{index}.columns.{position}", name) for position, name in _positions(names)]
+    for path, name in named:
+        if path in told:
+            continue
+        if name not in columns:
+            yield unknown_name(path, name, columns, "a column of the rows or of a join")
+        elif columns[name].known == "after":
+            yield Fault(path=path, value=name, allowed="is known only after the prediction is asked for")
+
+
+def _positions(names: Any) -> list[tuple[int, str]]:
+    found = enumerate(names if isinstance(names, list) else ())
+    return [(position, name) for position, name in found if isinstance(name, str)]

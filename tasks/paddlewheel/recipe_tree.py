@@ -15,6 +15,17 @@ import yaml
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import adapter
 
+# What stands in for a malformed field that has no default, so that the rest of a recipe can be checked all the same.
+STAND_INS: Mapping[str, Any] = {
+    "name": "stand_in",
+    "title": "",
+    "data.landing": "stand_in",
+    "data.window": {"train_days": 1, "holdout_days": 1},
+    "model.name": "wide_deep",
+    "training.epochs": 1,
+    "training.global_batch": 1,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -136,6 +147,43 @@ def set_path(tree: Any, path: str, value: Any, faults: list[Fault]) -> None:
             raise TypeError
     except (ValueError, IndexError, TypeError, AttributeError):
         faults.append(Fault(path=path, value=value, allowed="the recipe has no such place to set"))
+
+
+def without_faults(tree: Any, faults: Iterable[Fault]) -> tuple[Any, list[str]]:
+    """A copy in which malformed fields are left out or have stand-ins, and the paths of those fields.
+
+    What is wrong with the rows, the joins or the label stays as it is: nothing can stand in for a schema.
+    """
+    sound, replaced = copy_tree(tree), []
+    for section, field in sorted({tuple(f"{fault.path}.".split(".")[:2]) for fault in faults}):
+        part = sound.get(section)
+        feature = {"name": f"stand_in_{field}", "kind": "category", "columns": [_first_column(sound)]}
+        if section == "features" and field and isinstance(part, list):
+            part[int(field)] = feature
+        elif section == "features":
+            sound[section] = [feature]
+        elif section == "data" and f"{section}.{field}" not in STAND_INS:
+            continue
+        elif field and isinstance(part, dict):
+            part.pop(field, None)
+        else:
+            sound.pop(section, None)
+        replaced.append(f"{section}.{field}".rstrip("."))
+    for path in STAND_INS:
+        section, _, field = path.partition(".")
+        if path in replaced or section in replaced:
+            if field:
+                sound.setdefault(section, {})[field] = copy_tree(STAND_INS[path])
+            else:
+                sound[section] = STAND_INS[path]
+    return sound, replaced
+
+
+def _first_column(tree: Any) -> Any:
+    try:
+        return tree["data"]["rows"]["columns"][0]["name"]
+    except (KeyError, TypeError, IndexError):
+        return ""
 
 
 def copy_tree(value: Any) -> Any:

@@ -13,6 +13,7 @@ from paddlewheel.recipe import dump
 from paddlewheel.recipe_check import load_recipe
 
 FLIGHTS = Path(__file__).parents[2] / "recipes/flights_delay.yaml"
+DISTANCE = next(i for i, one in enumerate(yaml.safe_load(FLIGHTS.read_text())["features"]) if one["name"] == "distance")
 
 
 def _told(overrides: list[str]) -> list[str]:
@@ -46,15 +47,40 @@ def test_five_mistakes_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("column", ["dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"])
 def test_a_feature_that_is_known_only_after_is_refused_by_name(column: str) -> None:
-    told = _told([f"features.12.columns=[{column}]"])
-    assert f"features.12.columns.0: '{column}'" in told[1]
+    told = _told([f"features.{DISTANCE}.columns=[{column}]"])
+    assert f"features.{DISTANCE}.columns.0: '{column}'" in told[1]
     assert "known only after the prediction" in told[1]
 
 
 def test_a_leak_is_told_when_the_recipe_is_malformed_elsewhere_too() -> None:
-    told = _told(["features.12.columns=[dep_delay]", "training.epochs=many"])
+    told = _told([f"features.{DISTANCE}.columns=[dep_delay]", "training.epochs=many"])
     assert len(told) == 3
-    assert any("'dep_delay': is known only after" in line for line in told)
+    assert any("'dep_delay'" in line and "is known only after" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.epochs=0", "model.name=deepfn", "features.0.columns=[dep_delay]", "evaluation.slices=[carier]"],
+        ["training=null", "gate.metric=acu", "data.label.column=distance", "features.7.buckets=null"],
+        ["features.0.kind=categry", "features.1.columns=[dep_delay]", "data.rows.key=[flihgt]", "name=A"],
+        ["features=null", "data.rows.path=x", "data.window.train_days=0", "resources.launcher=slurm"],
+        ["data.rows.columns.0.type=integer", "features.1.columns=[air_time]", "evaluation.slices=[carier]", "nmae=3"],
+    ],
+)
+def test_what_one_field_says_of_another_is_told_beside_malformed_ones(overrides: list[str]) -> None:
+    told = _told(overrides)
+    assert told[0].endswith(f": {len(overrides)} faults:"), told
+    for override in overrides:
+        assert any(line.strip().startswith(override.partition("=")[0]) for line in told[1:]), (override, told)
+
+
+@pytest.mark.parametrize(
+    "path", ["training.optimizer.learning_rate", "data.label.above", "gate.max_loss", "data.joins.0.tolerance_hours"]
+)
+@pytest.mark.parametrize("value", [".inf", ".nan"])
+def test_a_number_that_is_none_is_refused(path: str, value: str) -> None:
+    assert any(line.startswith(f"  {path}: ") for line in _told([f"{path}={value}"])[1:])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +94,7 @@ def test_a_leak_is_told_when_the_recipe_is_malformed_elsewhere_too() -> None:
         ("features.0.buckets=7", "kind category takes min_count"),
         ("features.7.buckets=null", "kind cross needs it"),
         ("features.0.columns=[carier]", "did you mean 'carrier'?"),
-        ("features.12.columns=[carrier]", "kind log1p needs a number, this is a string"),
+        (f"features.{DISTANCE}.columns=[carrier]", "kind log1p needs a number, this is a string"),
         ("features.1.name=carrier", "stands there twice"),
         ("evaluation.slices=[orign]", "did you mean 'origin'?"),
         ("evaluation.slices=[dep_delay]", "evaluation.slices.0: 'dep_delay': is known only after the prediction"),
