@@ -80,9 +80,9 @@ def recipe_params(path: Path) -> dict[str, Any]:
 
 
 def choose_partition(*, asked: str | None, logical_date: Any, run_after: Any) -> tuple[str, str]:
-    """(day, where it came from): the form's, else the run's logical date, else the day that the run is due."""
+    """(day, where it came from): the one asked for, else the run's logical date, else the day that the run is due."""
     if asked:
-        return asked, "the form"
+        return asked, "the run's parameters"
     if logical_date is not None:
         return logical_date.date().isoformat(), "the run's logical date"
     return run_after.date().isoformat(), "the day that the run was due, since it has no logical date"

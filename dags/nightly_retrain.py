@@ -37,7 +37,6 @@ dag.params = {
         type=["null", "string"],
         format="date",
         title="Partition",
-        section="Window",
         description="The day to train for; left empty, the run's logical date, else the day it is due.",
     ),
     **recipe_params(RECIPES / RECIPE),

@@ -24,7 +24,10 @@ def test_the_partition_is_the_logical_date_when_there_is_one() -> None:
 
 
 def test_the_partition_is_the_forms_when_it_is_filled_in() -> None:
-    assert choose_partition(asked="2013-11-05", logical_date=NIGHT, run_after=DUE) == ("2013-11-05", "the form")
+    assert choose_partition(asked="2013-11-05", logical_date=NIGHT, run_after=DUE) == (
+        "2013-11-05",
+        "the run's parameters",
+    )
 
 
 def test_the_partition_is_the_day_due_when_nothing_else_says_it() -> None:

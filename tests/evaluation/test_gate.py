@@ -32,7 +32,7 @@ def test_first_model_fails_when_its_log_loss_is_above_the_floor(facts_of: Facts)
     rules = Gate(min_auc=0.6, max_log_loss=0.44)
     checks = list(judge(rules, facts_of(auc=0.7, log_loss=0.45)))
     assert outcome(checks) == [("floor", True), ("floor", False), ("champion", True)]
-    assert checks[1].text == "log loss 0.4500 (0.4400 to 0.4600) is not at most 0.44."
+    assert checks[1].text == "log loss 0.4500 (0.4400 to 0.4600) is above 0.44."
 
 
 def test_floor_holds_too_when_the_champion_is_even_worse(facts_of: Facts) -> None:

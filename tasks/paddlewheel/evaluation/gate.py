@@ -134,17 +134,17 @@ def judge(rules: Gate, facts: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _check_floors(rules: Gate, facts: Mapping[str, Any]) -> Iterator[Check]:
-    floors = [("auc", rules.min_auc, "at least")]
+    floors = [("auc", rules.min_auc, "at least", "below")]
     if rules.max_log_loss is not None:
-        floors.append(("log_loss", rules.max_log_loss, "at most"))
-    for metric, limit, words in floors:
+        floors.append(("log_loss", rules.max_log_loss, "at most", "above"))
+    for metric, limit, kept, broken in floors:
         estimate = facts["metrics"][metric]
         value = estimate["value"]
         if value is None:
             yield Check(rule="floor", metric=metric, passed=False, limit=limit, text=_undefined(metric, facts))
             continue
         passed = value >= limit if HIGHER_IS_BETTER[metric] else value <= limit
-        text = f"{NAMES[metric]} {value:.4f}{_interval(estimate)} is {'' if passed else 'not '}{words} {limit:g}."
+        text = f"{NAMES[metric]} {value:.4f}{_interval(estimate)} is {kept if passed else broken} {limit:g}."
         yield Check(rule="floor", metric=metric, passed=passed, challenger=value, limit=limit, text=text)
 
 
