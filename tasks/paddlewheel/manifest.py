@@ -81,7 +81,10 @@ class Manifest:
             inputs = tuple(Input(**entry) for entry in tree.pop("inputs"))
             return Manifest(files=files, inputs=inputs, **tree)
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"{where} is not a manifest: {error}") from error
+            way_out = (
+                "restore it" if "/models/" in where else "restore it, or remove it so that its step makes it again"
+            )
+            raise StorageError(f"{where} is not a manifest: {error}; {way_out}") from error
 
 
 def derive_key(kind: str, *parts: Any) -> str:
@@ -133,21 +136,33 @@ def find_done(store: Store, manifest_key: str) -> Manifest | None:
 
 def verify(store: Store, manifest: Manifest) -> None:
     """Check size and digest of every file. Raises StorageError that names each file that differs, and the way out."""
-    faults = []
+    faults: dict[str, str] = {}
     for shard in manifest.files:
         stat = store.stat(shard.key)
         if stat is None:
-            faults.append(f"{store.uri(shard.key)} is missing")
+            faults[shard.key] = "is missing"
         elif stat.bytes != shard.bytes:
-            faults.append(f"{store.uri(shard.key)} has {stat.bytes} bytes, not {shard.bytes}")
+            faults[shard.key] = f"has {stat.bytes} bytes, not {shard.bytes}"
         elif (found := digest_file(store.local_path(shard.key))) != shard.digest:
-            faults.append(f"{store.uri(shard.key)} has the digest {found}, not {shard.digest}")
+            faults[shard.key] = f"has the digest {found}, not {shard.digest}"
     if faults:
-        folder = store.uri(f"{manifest.key}")
-        raise StorageError(
-            f"the files of {manifest.kind} {manifest.key} are damaged: {'; '.join(faults)}. "
-            f"Restore them, or remove {folder} so that the step makes them again"
-        )
+        told = "; ".join(f"{store.uri(key)} {fault}" for key, fault in faults.items())
+        way_out = _way_out(store, manifest, list(faults))
+        raise StorageError(f"the files of {manifest.kind} {manifest.key} are damaged: {told}. {way_out}")
+
+
+def _way_out(store: Store, manifest: Manifest, damaged: list[str]) -> str:
+    """What to remove so that a step makes it again. A run's folder holds all that became of it: never the whole."""
+    if manifest.kind == "model":
+        bundle = store.uri(f"runs/{manifest.facts['run']}/bundle")
+        return f"Copy them back from {bundle}, which has the same files; no step makes a version again"
+    if manifest.kind == "run":
+        removed = [*damaged, f"{manifest.key}/{MANIFEST_NAME}"]
+    elif manifest.kind == "result":
+        removed = [f"{manifest.key}/result.json", *sorted({key.rpartition("/")[0] for key in damaged})]
+    else:
+        removed = [manifest.key]
+    return f"Restore them, or remove {' and '.join(map(store.uri, removed))} so that the step makes them again"
 
 
 def publish_manifest(store: Store, manifest: Manifest, *, manifest_key: str | None = None) -> str:

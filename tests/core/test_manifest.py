@@ -10,6 +10,7 @@ import pytest
 from paddlewheel.errors import StorageError
 from paddlewheel.manifest import (
     Manifest,
+    Shard,
     code_digest,
     derive_key,
     find_done,
@@ -17,6 +18,7 @@ from paddlewheel.manifest import (
     publish_file,
     publish_manifest,
     read_manifest,
+    verify,
 )
 from paddlewheel.storage import LocalStore
 
@@ -64,6 +66,32 @@ def test_a_damaged_file_is_an_error_when_the_step_is_found_done(
         path.write_bytes(damage)
     with pytest.raises(StorageError, match=words):
         find_done(store, "d/K/manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "file", "removed"),
+    [
+        ("table", "d/K", "d/K/rows", ["d/K"]),
+        ("run", "runs/K", "runs/K/recipe.json", ["runs/K/recipe.json", "runs/K/manifest.json"]),
+        ("result", "runs/K", "runs/K/checkpoints/step-2/model", ["runs/K/result.json", "runs/K/checkpoints/step-2"]),
+    ],
+)
+def test_the_way_out_removes_what_a_step_makes_again(
+    store: LocalStore, kind: str, key: str, file: str, removed: list[str]
+) -> None:
+    manifest = Manifest(kind=kind, name="d", key=key, files=(Shard(key=file, bytes=1, digest="0"),))
+    with pytest.raises(StorageError) as caught:
+        verify(store, manifest)
+    named = " and ".join(store.uri(one) for one in removed)
+    assert f"Restore them, or remove {named} so that the step makes them again" in str(caught.value)
+
+
+def test_a_damaged_version_is_restored_from_its_run(store: LocalStore) -> None:
+    files = (Shard(key="models/m/versions/1/network", bytes=1, digest="0"),)
+    manifest = Manifest(kind="model", name="m", key="models/m/versions/1", files=files, facts={"run": "K"})
+    with pytest.raises(StorageError, match=r"Copy them back from .*/runs/K/bundle") as caught:
+        verify(store, manifest)
+    assert "remove" not in str(caught.value)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 99}'])
