@@ -22,9 +22,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 import xxhash
 
-from paddlewheel.errors import RecipeError, StorageError
+from paddlewheel.errors import PaddlewheelError, RecipeError, StorageError
 
 READ_CHUNK_BYTES = 1 << 20
+PROBE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,13 @@ class LocalStore:
             folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=self.folder))
         try:
             with self._writing(folder.name):
-                yield folder
+                try:
+                    yield folder
+                except Exception as error:
+                    # polars tells a footer that found no room as "Invalid thrift: transport error" and no more.
+                    if not isinstance(error, OSError | PaddlewheelError) and (full := _fault_of_more(folder)):
+                        raise OSError(full, os.strerror(full)) from error
+                    raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -243,6 +250,15 @@ class LocalStore:
                 errno.EROFS: "the file system is read-only; name another store with --root",
             }.get(number, "nothing half-written was left")
             raise StorageError(f"cannot write {self.root}/{key}: {os.strerror(number)}; {way_out}") from error
+
+
+def _fault_of_more(folder: Path) -> int | None:
+    """The errno that a further write in `folder` meets where the disk is full; None where there is room."""
+    try:
+        (folder / ".tmp-probe").write_bytes(bytes(PROBE_BYTES))
+    except OSError as error:
+        return error.errno if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return None
 
 
 def _disk_fault(text: str) -> int | None:

@@ -132,6 +132,21 @@ def test_nothing_is_found_when_the_writer_is_killed_in_the_middle(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of one megabyte, which only root can")
+def test_a_full_disk_is_told_whatever_a_library_says_of_it(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
+    try:
+        store = LocalStore(tmp_path)
+        with pytest.raises(RuntimeError, match="transport error"), store.staging():
+            raise RuntimeError("Invalid thrift: transport error")  # there is room: not the disk's fault
+        with pytest.raises(StorageError, match="No space left on device; free some space"), store.staging() as folder:
+            (folder / "rows").write_bytes(bytes(1_000_000))
+            raise RuntimeError("Invalid thrift: transport error")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of one megabyte, which only root can")
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
     try:
