@@ -19,6 +19,7 @@ from paddlewheel.storage import Store
 
 # The agent's codes for user code, and for data or recipe: trying again changes nothing.
 FAULTS_OF_THE_WORK = (10, 11)
+FENCED = 17
 log = logging.getLogger(__name__)
 Progress = Callable[[dict[str, Any]], None]
 
@@ -97,11 +98,12 @@ def _why(store: Store, run: str, code: int) -> str:
 
     key = read_manifest(store, run).key
     told = [attempt.verdict for attempt in read_attempts(store, key.removeprefix("runs/")) if attempt.verdict]
-    way_out = (
-        "mend that, then run the same command again"
-        if code in FAULTS_OF_THE_WORK
-        else "run the same command again: it goes on from the last commit"
-    )
+    if code in FAULTS_OF_THE_WORK:
+        way_out = "mend that, then run the same command again"
+    elif code == FENCED:
+        way_out = "wait until that one is done, then run the same command again: sooner, it would take over in turn"
+    else:
+        way_out = "run the same command again: it goes on from the last commit"
     return (
         f"the training {key} ended with the agent's code {code}: {told[-1] if told else 'no verdict was left'}; "
         f"verdicts and logs are in {store.uri(key)}/attempts/ and logs/; {way_out}"
