@@ -235,7 +235,8 @@ def _runs(options: argparse.Namespace) -> int:
     if options.action == "rebuild":
         raise RecipeError("runs rebuild: not in this version")
     store = _store(options)
-    if options.action != "list" and options.key is None and options.partition is None:
+    unnamed = options.key is None and options.partition is None
+    if options.action != "list" and unnamed and len(store.children("runs")) > 1:
         raise RecipeError(
             f"runs {options.action} needs a run's key, or --partition; `paddlewheel runs list` shows them"
         )

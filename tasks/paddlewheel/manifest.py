@@ -156,6 +156,9 @@ def _way_out(store: Store, manifest: Manifest, damaged: list[str]) -> str:
     if manifest.kind == "model":
         bundle = store.uri(f"runs/{manifest.facts['run']}/bundle")
         return f"Copy them back from {bundle}, which has the same files; no step makes a version again"
+    if manifest.kind == "evaluation":
+        folder = store.uri(manifest.key)
+        return f"Restore them; or, where the run has not become a version, remove {folder} so that it is made again"
     if manifest.kind == "run":
         removed = [*damaged, f"{manifest.key}/{MANIFEST_NAME}"]
     elif manifest.kind == "result":

@@ -74,7 +74,8 @@ def newest_manifests(store: Store, run_key: str, folder: str) -> list[Manifest]:
 def verify_run(store: Store, run: RunSummary) -> list[str]:
     """Verify every file of the run and of all it came from; one sentence a problem, none where all is right."""
     problems = []
-    for key in _manifest_keys(store, run.key):
+    published = [] if run.version is None else [f"models/{run.recipe}/versions/{run.version}/manifest.json"]
+    for key in (*_manifest_keys(store, run.key), *published):
         try:
             manifest = read_manifest(store, key)
             verify(store, manifest)

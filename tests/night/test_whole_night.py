@@ -111,6 +111,26 @@ def test_a_damaged_shard_is_told_and_nothing_is_skipped_silently(run_night: Run,
     assert run_night(root, "2013-11-01").code == 0
 
 
+def test_a_damaged_version_is_told_and_not_skipped(paddlewheel: Run, run_night: Run, root: Path) -> None:
+    run_night(root, "2013-11-01")
+    (served,) = root.glob("models/flights_delay/versions/1/network.pdiparams")
+    raw = served.read_bytes()
+    try:
+        served.write_bytes(raw[:1000] + bytes([raw[1000] ^ 1]) + raw[1001:])
+        told = run_night(root, "2013-11-01", check=False)
+        runs = paddlewheel("runs", "list", "--root", root, "--json").tree
+        key = next(run["key"] for run in runs if run["version"] == 1)
+        verified = paddlewheel("runs", "verify", key, "--root", root, check=False)
+    finally:
+        served.write_bytes(raw)
+    assert told.code == 5, told.err
+    assert "models/flights_delay/versions/1/network.pdiparams has the digest" in told.err
+    assert "Copy them back from" in told.err
+    assert verified.code == 5
+    assert "versions/1/network.pdiparams" in verified.out
+    assert run_night(root, "2013-11-01").code == 0
+
+
 @pytest.mark.parametrize(
     ("partition", "code", "words"),
     [

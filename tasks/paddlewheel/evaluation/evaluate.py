@@ -47,7 +47,9 @@ def evaluate(recipe: Recipe, run_uri: str, *, store: Store) -> str:
     run_key = run.key.removeprefix("runs/")
     became = version_of_run(store, recipe.name, run_key)
     if became is not None:
-        log.info("evaluate: the run is version %d already, its evaluation stands", became.version)
+        for key in (became.evaluation, became.manifest):
+            verify(store, read_manifest(store, key))
+        log.info("evaluate: the run is version %d already, its files verified, its evaluation stands", became.version)
         return store.uri(became.evaluation)
     bundle_uri = export_bundle(recipe, run_uri, store=store)
     current = champion(store, recipe.name)
