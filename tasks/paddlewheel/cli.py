@@ -6,6 +6,7 @@ Exit codes: 0 done (a refused challenger is a normal end), 2 usage or recipe, 3 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import sys
@@ -170,15 +171,8 @@ def _run(options: argparse.Namespace) -> int:
     with TrainingProgress(quiet=options.json) as progress:
         night = run_chain(recipe, options.partition, store=store, on_progress=progress.update, say=progress.say)
         progress.say("")
-    _print(options, vars_of(night), summary_lines(store, night.promotion))
+    _print(options, dataclasses.asdict(night), summary_lines(store, night.promotion))
     return 0
-
-
-def vars_of(night: Any) -> dict[str, str]:
-    """The URIs of a night, by step."""
-    import dataclasses
-
-    return dataclasses.asdict(night)
 
 
 def _plan(options: argparse.Namespace) -> int:

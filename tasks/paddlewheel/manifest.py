@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,14 +111,19 @@ def code_digest(*modules: str) -> str:
 
 def read_manifest(store: Store, key_or_uri: str) -> Manifest:
     """The manifest at a key or an absolute URI, parsed but without checking its files."""
-    key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
+    key = _key_of(store, key_or_uri)
     return Manifest.from_json(store.read(key), store.uri(key))
 
 
 def input_of(store: Store, key_or_uri: str) -> Input:
     """A reference to a manifest with the digest of its bytes, for `Manifest.inputs`."""
-    key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
+    key = _key_of(store, key_or_uri)
     return Input(key=key, digest=xxhash.xxh3_128_hexdigest(store.read(key)))
+
+
+def _key_of(store: Store, key_or_uri: str) -> str:
+    """The key of a manifest that is named by its key or by an absolute URI or path."""
+    return store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
 
 
 def find_done(store: Store, manifest_key: str) -> Manifest | None:
@@ -182,8 +187,3 @@ def publish_file(
     digest = digest_file(path)
     stat = store.publish(key, path)
     return Shard(key=key, bytes=stat.bytes, digest=digest, rows=rows, facts=dict(facts or {}))
-
-
-def total_rows(manifests: Iterable[Manifest]) -> int:
-    """Rows of all files of all manifests."""
-    return sum(manifest.rows for manifest in manifests)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,9 +11,7 @@ from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import newest_commit
-
-ATTEMPT_FILE = re.compile(r"(\d+)\.json")
+from paddlewheel.training.checkpoint import ATTEMPT_FILE, newest_commit
 
 
 @dataclass(frozen=True, kw_only=True)
