@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paddlewheel.data.features import FittedFeatures, Inputs, fit
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.recipe import Feature
+from paddlewheel.recipe_data import Feature
 
 from .conftest import World, make_recipe
 

@@ -12,7 +12,7 @@ import pytest
 from paddlewheel.data.records import read_content
 from paddlewheel.data.schema import Table, read_table
 from paddlewheel.errors import DataError
-from paddlewheel.recipe import Column, Source
+from paddlewheel.recipe_data import Column, Source
 
 PATH = Path("trips/2013-11-01.csv.gz")
 

@@ -13,7 +13,7 @@ import xxhash
 from paddlewheel.data.join import join_source
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.manifest import Manifest
-from paddlewheel.recipe import Join
+from paddlewheel.recipe_data import Join
 
 from .conftest import TREE, World, make_recipe, trip
 
@@ -70,7 +70,7 @@ def test_no_column_known_after_leaves_when_every_source_has_some(world: World) -
 
 def test_rows_lie_by_their_id_when_a_day_has_several_shards(world: World) -> None:
     world.write_days(DAYS[0], 4, trips=40)
-    shards = world.manifest(world.chain(make_recipe(data__shards_per_day=3), DAYS[3])["shard"])
+    shards = world.manifest(world.chain(make_recipe(data__sharding__shards_per_day=3), DAYS[3])["shard"])
     assert len(shards.files) == 12
     ids = []
     for file in shards.files:

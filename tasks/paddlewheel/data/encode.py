@@ -16,7 +16,7 @@ import polars as pl
 
 from paddlewheel.data.text import hash_texts, joined_text
 from paddlewheel.data.types import POLARS_TYPES
-from paddlewheel.recipe import FeatureKind
+from paddlewheel.recipe_data import FeatureKind
 
 ID_KINDS: frozenset[FeatureKind] = frozenset({"category", "hash", "cross", "quantile", "weekday", "month"})
 CIRCLE_KINDS: frozenset[FeatureKind] = frozenset({"clock", "cyclic"})

@@ -21,7 +21,8 @@ from paddlewheel.data.text import joined_text
 from paddlewheel.data.types import coerce, column_type
 from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.manifest import Manifest, code_digest, derive_key, find_done, input_of, publish_file, publish_manifest
-from paddlewheel.recipe import ColumnType, Feature, Recipe, dump
+from paddlewheel.recipe import Recipe, dump
+from paddlewheel.recipe_data import ColumnType, Feature
 from paddlewheel.storage import Store
 
 FEATURES_VERSION = 1

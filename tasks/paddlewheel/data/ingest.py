@@ -23,7 +23,8 @@ from paddlewheel.manifest import (
     publish_file,
     publish_manifest,
 )
-from paddlewheel.recipe import Recipe, Source
+from paddlewheel.recipe import Recipe
+from paddlewheel.recipe_data import Source
 from paddlewheel.storage import Store, uri_to_path
 
 ROWS_NAME = "rows.parquet"

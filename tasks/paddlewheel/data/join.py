@@ -7,7 +7,7 @@ import datetime
 import polars as pl
 
 from paddlewheel.errors import DataError
-from paddlewheel.recipe import Join, Moment
+from paddlewheel.recipe_data import Join, Moment
 
 KEY, TIME, FOUND, ROW = "(key {})", "(time)", "(found)", "(row)"
 UTC_TIME = pl.Datetime("us", "UTC")

@@ -16,8 +16,9 @@ from typing import Any
 from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind
 from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.manifest import Manifest, code_digest, derive_key, find_done, publish_manifest
-from paddlewheel.recipe import Join, Recipe, Source, dump
+from paddlewheel.recipe import Recipe, dump
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.recipe_data import Join, Source
 from paddlewheel.storage import Store, digest_file, open_store
 
 PARTITION = "{partition}"

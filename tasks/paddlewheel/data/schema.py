@@ -20,7 +20,7 @@ import polars as pl
 from paddlewheel.data.records import read_records
 from paddlewheel.data.types import MEANINGS, POLARS_TYPES, parse_texts
 from paddlewheel.errors import DataError
-from paddlewheel.recipe import Column, Source
+from paddlewheel.recipe_data import Column, Source
 
 WHOLE_ROW = "(row)"
 

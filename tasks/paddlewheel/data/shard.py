@@ -112,7 +112,7 @@ def _section(recipe: Recipe) -> dict[str, Any]:
             | {"source": join.source.name, "known": {column.name: column.known for column in join.source.columns}}
             for join in data.joins
         ],
-        "shards_per_day": data.shards_per_day,
+        "shards_per_day": data.sharding.shards_per_day,
     }
 
 
@@ -126,10 +126,10 @@ def _make_day(
         return _Day(manifest=found, day=day, new=False)
     frames = {name: _read(found, store) for name, found in tables.items()}
     samples, counts = make_samples(recipe, day, frames)
-    numbers = samples["sample_id"].to_numpy() % np.uint64(recipe.data.shards_per_day)
+    numbers = samples["sample_id"].to_numpy() % np.uint64(recipe.data.sharding.shards_per_day)
     shards = []
     with store.staging() as staging:
-        for number in range(recipe.data.shards_per_day):
+        for number in range(recipe.data.sharding.shards_per_day):
             part = samples.filter(pl.Series(numbers == number))
             path = staging / f"shard-{number:03d}.parquet"
             part.write_parquet(path, compression="zstd", statistics=False)

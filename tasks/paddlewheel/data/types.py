@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from paddlewheel.errors import DataError
-from paddlewheel.recipe import ColumnType
+from paddlewheel.recipe_data import ColumnType
 
 POLARS_TYPES: Final[dict[ColumnType, Any]] = {
     "string": pl.String,

@@ -20,7 +20,8 @@ from paddlewheel.manifest import (
     input_of,
     publish_manifest,
 )
-from paddlewheel.recipe import Column, Recipe, Source, dump
+from paddlewheel.recipe import Recipe, dump
+from paddlewheel.recipe_data import Column, Source
 from paddlewheel.storage import Store
 
 MAX_TOLD = 5
