@@ -35,8 +35,8 @@ def test_five_mistakes_are_told_at_once() -> None:
     )
     assert told[0].endswith("flights_delay.yaml: 5 faults:")
     assert sorted(line.strip() for line in told[1:]) == [
-        "features.0.kind: 'categry': must be one of category, hash, cross, standard, log1p, clip, quantile, clock, cyclic, "
-        "hour, weekday, month, year_day, age, multi, words, characters, bytes; did you mean 'category'?",
+        "features.0.kind: 'categry': must be one of category, hash, cross, standard, log1p, clip, quantile, clock, "
+        "cyclic, hour, weekday, month, year_day, age, multi, words, characters, bytes; did you mean 'category'?",
         "gate.metric: 'acu': must be one of auc, log_loss; did you mean 'auc'?",
         "model.nmae: 'x': no such field; here stand params, name; did you mean 'name'?",
         "training.epochs: 0: must be greater than or equal to 1",
