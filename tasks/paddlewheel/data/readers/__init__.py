@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Source
@@ -44,6 +44,7 @@ class Chunk:
     places: int64[N], where each row begins: its 1-based line (a header is line 1), or its 1-based row in formats
     without lines. raws: the text of rows by their index in the chunk, as it stands in the file or as JSON; asked for
     refused rows only. broken: rows, by index, that could not be taken apart, and why; their columns hold null.
+    unit: what places count. row_group: the Parquet row group of these rows, counted from 0 as Parquet's tools do.
     """
 
     frame: pl.DataFrame
@@ -51,6 +52,8 @@ class Chunk:
     raws: Callable[[Sequence[int]], list[str]]
     broken: Mapping[int, str] = field(default_factory=dict)
     extra_columns: tuple[str, ...] = ()
+    unit: Literal["line", "row"] = "line"
+    row_group: int | None = None
 
 
 Reader = Callable[[ReadJob], Iterator[Chunk]]
