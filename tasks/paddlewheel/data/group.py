@@ -27,11 +27,12 @@ STATISTICS_NAME: Final = "statistics.json"
 class GroupFile:
     """A file of a group. name: its path in the landing folder, for messages and refusals; path: its local bytes.
 
-    A query has a name and no path.
+    A query has a name and no path; version: what `readers.sql.version_of` said when it was planned.
     """
 
     name: str
     path: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,13 +26,15 @@ class UnreadableFile(DataError):
 class ReadJob:
     """One file to read. name: its path in the landing folder, for messages and refusals; path: its local bytes.
 
-    partition: the day that it was planned for, None for a source without days. A query has no path.
+    partition: the day that it was planned for, None for a source without days. A query has no path; version: what its
+    `readers.sql.version_of` said when it was planned, so that rows that changed since are not read as the planned ones.
     """
 
     name: str
     source: Source
     path: Path | None = None
     partition: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
