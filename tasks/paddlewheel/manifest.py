@@ -148,7 +148,7 @@ def verify(store: Store, manifest: Manifest) -> None:
             faults[shard.key] = "is missing"
         elif stat.bytes != shard.bytes:
             faults[shard.key] = f"has {stat.bytes} bytes, not {shard.bytes}"
-        elif (found := digest_file(store.local_path(shard.key))) != shard.digest:
+        elif (found := store.digest(shard.key)) != shard.digest:
             faults[shard.key] = f"has the digest {found}, not {shard.digest}"
     if faults:
         told = "; ".join(f"{store.uri(key)} {fault}" for key, fault in faults.items())

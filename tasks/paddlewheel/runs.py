@@ -55,10 +55,10 @@ def find_run(store: Store, key: str | None, *, partition: str | None = None, rec
     return _summary(store, keys[0])
 
 
-def _last_moved(store: Store, key: str) -> int:
-    """When the run's newest card was written, in nanoseconds; 0 before the first."""
+def _last_moved(store: Store, key: str) -> float:
+    """When the run's newest card was written, in seconds since 1970; 0 before the first."""
     cards = [f"runs/{key}/cards/{name}/manifest.json" for name in store.children(f"runs/{key}/cards")]
-    return max((store.local_path(card).stat().st_mtime_ns for card in cards if store.stat(card)), default=0)
+    return max((stat.modified_seconds for stat in map(store.stat, cards) if stat), default=0.0)
 
 
 def newest_manifests(store: Store, run_key: str, folder: str) -> list[Manifest]:
@@ -66,8 +66,8 @@ def newest_manifests(store: Store, run_key: str, folder: str) -> list[Manifest]:
     found = []
     for name in store.children(f"runs/{run_key}/{folder}"):
         key = f"runs/{run_key}/{folder}/{name}/manifest.json"
-        if store.stat(key) is not None:
-            found.append((store.local_path(key).stat().st_mtime_ns, read_manifest(store, key)))
+        if (stat := store.stat(key)) is not None:
+            found.append((stat.modified_seconds, read_manifest(store, key)))
     return [manifest for _, manifest in sorted(found, key=lambda entry: entry[0])]
 
 

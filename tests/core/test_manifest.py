@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.errors import StorageError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import (
     Manifest,
     Shard,
@@ -20,7 +21,6 @@ from paddlewheel.manifest import (
     read_manifest,
     verify,
 )
-from paddlewheel.storage import LocalStore
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.errors import RecipeError, StorageError
-from paddlewheel.storage import LocalStore, SwapConflict, default_root, open_store
+from paddlewheel.local_store import LocalStore
+from paddlewheel.storage import SwapConflict, default_root, open_store
 
 
 def test_publish_keeps_the_first_content_when_another_comes(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_nothing_is_found_when_the_writer_is_killed_in_the_middle(tmp_path: Path
     script = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paddlewheel.storage import LocalStore
+        from paddlewheel.local_store import LocalStore
         store = LocalStore(Path(sys.argv[1]))
         n = 0
         while True:
@@ -170,7 +171,7 @@ def test_a_root_without_write_permission_is_told(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from paddlewheel.storage import LocalStore
+        from paddlewheel.local_store import LocalStore
         from paddlewheel.errors import StorageError
         os.setuid(65534)
         try:

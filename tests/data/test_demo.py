@@ -15,8 +15,8 @@ import pytest
 from paddlewheel.data.demo import write_flights
 from paddlewheel.data.features import load_features
 from paddlewheel.errors import DataError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_check import load_recipe
-from paddlewheel.storage import LocalStore
 
 from .conftest import World
 

@@ -15,9 +15,9 @@ import pytest
 from paddlewheel.data.ingest import ingest
 from paddlewheel.data.plan import plan
 from paddlewheel.errors import DataError, StorageError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import verify
 from paddlewheel.recipe import dump
-from paddlewheel.storage import LocalStore
 
 from .conftest import TRIPS_HEADER, World, make_recipe, trip
 
@@ -154,7 +154,7 @@ from pathlib import Path
 from paddlewheel.data.ingest import ingest
 from paddlewheel.data.plan import plan
 from paddlewheel.recipe_check import load_recipe
-from paddlewheel.storage import LocalStore
+from paddlewheel.local_store import LocalStore
 root, recipe, partition = sys.argv[1:]
 store, loaded = LocalStore(Path(root)), load_recipe(json.loads(Path(recipe).read_text()))
 print(ingest(loaded, plan(loaded, partition, store=store), store=store))

@@ -11,8 +11,8 @@ from paddlewheel.data.features import Inputs
 from paddlewheel.data.loader import Loader, open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_file, publish_manifest
-from paddlewheel.storage import LocalStore
 
 
 def publish_packed(store: LocalStore, name: str, first_id: int, rows: int, *, role: str, width: int = 2) -> str:

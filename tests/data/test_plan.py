@@ -8,8 +8,8 @@ import pytest
 
 from paddlewheel.data.plan import plan, recipe_of
 from paddlewheel.errors import DataError, RecipeError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_check import load_recipe
-from paddlewheel.storage import LocalStore
 
 from .conftest import TREE, World, make_recipe, trip
 

@@ -17,9 +17,9 @@ from paddlewheel.card_training import TrainingRecord
 from paddlewheel.evaluation.compare import Scored, compare
 from paddlewheel.evaluation.gate import judge
 from paddlewheel.evaluation.slices import cut_by
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, Shard, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe, dump
-from paddlewheel.storage import LocalStore
 from paddlewheel.training.events import AttemptRecord, StepRecord
 
 HOSTILE = "</td><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>"

@@ -14,9 +14,9 @@ from paddlewheel import export
 from paddlewheel.data.features import FittedFeatures, fit
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.export import Bundle, load_bundle, open_predictor, save_network, trained_probabilities
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe
-from paddlewheel.storage import LocalStore
 
 ROWS = pl.DataFrame(
     {
