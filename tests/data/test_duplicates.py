@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paddlewheel.data import duplicates
 from paddlewheel.data.duplicates import Duplicate, KeyedFile, find_duplicates
 
 
@@ -76,6 +77,12 @@ def test_scratch_is_left_empty_when_hashes_lay_on_disk(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+@pytest.fixture(params=[1, 1 << 18])
+def batch_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(duplicates, "BATCH_ROWS", request.param)
+    return int(request.param)
+
+
 @pytest.mark.parametrize("memory_bytes", [1, 1 << 20])
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -85,7 +92,7 @@ def test_scratch_is_left_empty_when_hashes_lay_on_disk(tmp_path: Path) -> None:
     cut=st.integers(0, 40),
 )
 def test_found_are_those_of_a_count_when_rows_are_split_anywhere(
-    tmp_path: Path, memory_bytes: int, rows: list[tuple[Any, ...]], cut: int
+    tmp_path: Path, batch_rows: int, memory_bytes: int, rows: list[tuple[Any, ...]], cut: int
 ) -> None:
     schema = {"a": pl.Int64, "b": pl.String}
     parts = [pl.DataFrame(part, schema=schema, orient="row") for part in (rows[:cut], rows[cut:])]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 BATCH_ROWS = 1 << 18
 MEMORY_BYTES = 64 << 20
 MOST_PARTITIONS = 256
-MOST_CANDIDATES = 1 << 20
+MOST_CANDIDATES = 1 << 16
 MOST_PLACES = 3
 ROW_BITS = 40
 COUNT, AT = "(count)", "(at)"
@@ -47,7 +47,7 @@ class Duplicate:
 
 @dataclass(frozen=True, kw_only=True)
 class Duplicates:
-    """How many keys stand more than once (beyond a million, up to collisions of 64 bits), and the first of them."""
+    """How many keys stand more than once (beyond 65,536, up to collisions of 64 bits), and some of them."""
 
     num_keys: int
     examples: tuple[Duplicate, ...]
@@ -58,8 +58,8 @@ def find_duplicates(
 ) -> Duplicates:
     """Keys that stand more than once within or over the files; nulls are equal to one another.
 
-    Of `most` examples those whose first row comes first in the order of the files. Hashes beyond `memory_bytes` lie in
-    files below the folder `scratch`, 8 bytes a row, removed at the end.
+    The examples are the `most` that come first in the order of the files (out of 65,536, where there are more). Hashes
+    beyond `memory_bytes` lie in files below the folder `scratch`, 8 bytes a row, removed at the end.
     """
     num_rows = sum(pq.read_metadata(file.path).num_rows for file in files)
     num_partitions = 1
@@ -122,16 +122,16 @@ def _look_again(files: Sequence[KeyedFile], key: Sequence[str], candidates: np.n
         if not len(rows):
             continue
         at = pl.Series(AT, (number << ROW_BITS) + start + rows, dtype=pl.Int64)
-        parts.append(frame[rows].with_columns(at.reshape((-1, 1)).arr.to_list(), pl.lit(1, pl.Int64).alias(COUNT)))
+        once = pl.lit(1, pl.Int64).alias(COUNT)
+        parts.append(frame[rows].with_columns(once, at.reshape((-1, 1)).arr.to_list()))
         pending += len(rows)
-        if pending > 4 * BATCH_ROWS:
+        if pending > BATCH_ROWS:
             parts, pending = [_counted(parts, names)], 0
     return _counted(parts, names).filter(pl.col(COUNT) > 1)
 
 
 def _counted(parts: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
-    counted = pl.concat(parts).group_by(names).agg(pl.col(COUNT).sum(), pl.col(AT).explode().sort().head(MOST_PLACES))
-    return counted.select(*names, COUNT, AT)
+    return pl.concat(parts).group_by(names).agg(pl.col(COUNT).sum(), pl.col(AT).explode().sort().head(MOST_PLACES))
 
 
 def _read(files: Sequence[KeyedFile], key: Sequence[str]) -> Iterator[tuple[int, int, pl.DataFrame, np.ndarray]]:
