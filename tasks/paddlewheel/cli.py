@@ -69,8 +69,11 @@ def build_parser() -> argparse.ArgumentParser:
         )  # fmt: skip
 
     demo = add("demo", _demo, "write the demo's landing files")
-    demo.add_argument("name", choices=["flights"])
+    demo.add_argument("name", choices=["flights", "ctr"], help="real flights, or synthetic clicks")
     demo.add_argument("landing", metavar="LANDING", type=Path)
+    demo.add_argument("--days", type=int, help="ctr: how many (default 8)")
+    demo.add_argument("--rows-per-day", type=int, help="ctr: default 30000")
+    demo.add_argument("--seed", type=int, help="ctr: of rows and truth (default 0)")
 
     for name, command, text in (
         ("run", _run, "every step for one partition, without Airflow"),
@@ -150,9 +153,14 @@ def _print(options: argparse.Namespace, tree: Any, lines: Sequence[str]) -> None
 
 def _demo(options: argparse.Namespace) -> int:
     from paddlewheel.data.demo import write_flights
+    from paddlewheel.data.demo_ctr import write_clicks
 
-    write_flights(options.landing)
-    _print(options, {"landing": str(options.landing)}, [f"landing files are in {options.landing}"])
+    sizes = {name: value for name in ("days", "rows_per_day", "seed") if (value := getattr(options, name)) is not None}
+    if options.name == "flights" and sizes:
+        raise RecipeError("demo flights has the days and rows that it has; --days, --rows-per-day, --seed are of ctr")
+    told = write_flights(options.landing) if options.name == "flights" else write_clicks(options.landing, **sizes)
+    tree = {"landing": str(options.landing), **dataclasses.asdict(told)}
+    _print(options, tree, [f"landing files are in {options.landing}"])
     return 0
 
 
@@ -166,9 +174,11 @@ def _run(options: argparse.Namespace) -> int:
     from paddlewheel.card import summary_lines
     from paddlewheel.chain import run_chain
     from paddlewheel.cli_progress import TrainingProgress
+    from paddlewheel.data.demo_landing import fill_empty_landing
 
     recipe, store = _load(options), _store(options)
     with TrainingProgress(quiet=options.json) as progress:
+        fill_empty_landing(recipe, store=store, say=progress.say)
         night = run_chain(recipe, options.partition, store=store, on_progress=progress.update, say=progress.say)
         progress.say("")
     _print(options, dataclasses.asdict(night), summary_lines(store, night.promotion))

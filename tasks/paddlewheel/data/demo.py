@@ -58,7 +58,7 @@ def write_flights(landing: Path) -> LandingSummary:
         for target in {path.parent for path, _ in jobs}:
             target.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            written = sum(pool.map(lambda job: _write(*job), jobs))
+            written = sum(pool.map(lambda job: write_table(job[0], job[1].write_csv().encode()), jobs))
     except OSError as error:
         raise StorageError(f"cannot write the landing folder {landing}: {error.strerror}") from error
     return LandingSummary(
@@ -97,11 +97,17 @@ def _by_day(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     yield from sorted(named.items())
 
 
-def _write(path: Path, table: pl.DataFrame) -> bool:
-    """True if the file was written, False if it was there with the same bytes."""
-    content = gzip.compress(table.write_csv().encode(), COMPRESSION_LEVEL, mtime=0)
+def write_table(path: Path, text: bytes, *, level: int = COMPRESSION_LEVEL) -> bool:
+    """Gzip the text into a file atomically. True if it was written, False if it was there with the same bytes."""
+    content = gzip.compress(text, level, mtime=0)
     if path.is_file() and path.read_bytes() == content:
         return False
+    sync_write(path, content)
+    return True
+
+
+def sync_write(path: Path, content: bytes) -> None:
+    """Replace a file atomically and durably."""
     descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -113,4 +119,3 @@ def _write(path: Path, table: pl.DataFrame) -> bool:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return True
