@@ -7,7 +7,6 @@ rename, refuses a name that is taken. Pointers move under a lock.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -17,8 +16,9 @@ from pathlib import Path
 
 import xxhash
 
-from paddlewheel.errors import PaddlewheelError, StorageError
-from paddlewheel.leftovers import held, remove_leftovers
+from paddlewheel.errors import StorageError
+from paddlewheel.leftovers import PREFIX, held, remove_leftovers
+from paddlewheel.staging import staging_folder, writing
 from paddlewheel.storage import (
     READ_CHUNK_BYTES,
     ObjectChanged,
@@ -29,8 +29,6 @@ from paddlewheel.storage import (
     sync_folder,
     uri_to_path,
 )
-
-PROBE_BYTES = 1 << 18
 
 
 class LocalStore:
@@ -77,7 +75,7 @@ class LocalStore:
                 found = [
                     (entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
                     for entry in entries
-                    if not entry.name.startswith((".tmp-", ".lock-"))
+                    if not entry.name.startswith((PREFIX, ".lock-"))
                 ]
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -96,7 +94,7 @@ class LocalStore:
             found = list(os.scandir(self._path(prefix)))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".tmp-"))
+        return sorted(entry.name for entry in found if entry.is_dir() and not entry.name.startswith(PREFIX))
 
     def publish(self, key: str, content: bytes | Path) -> Stat:
         target = self._path(key)
@@ -154,22 +152,8 @@ class LocalStore:
     def audit(self, key: str) -> str:
         return self.digest(key)
 
-    @contextlib.contextmanager
-    def staging(self) -> Iterator[Path]:
-        with self._writing(".tmp-"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=self.folder))
-        try:
-            with self._writing(folder.name), held(folder):
-                try:
-                    yield folder
-                except Exception as error:
-                    # polars tells a footer that found no room as "Invalid thrift: transport error" and no more.
-                    if not isinstance(error, OSError | PaddlewheelError) and (full := _fault_of_more(folder)):
-                        raise OSError(full, os.strerror(full)) from error
-                    raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        return staging_folder(self.folder, self.root)
 
     def sweep(self, older_than_seconds: float) -> Sequence[str]:
         """What a living writer on this host holds stays, whatever its age (`held`)."""
@@ -191,12 +175,12 @@ class LocalStore:
     def _write_temporary(self, folder: Path, content: bytes | Path) -> Path:
         """Content under a temporary name in `folder`, on the disk for good; a staged file is linked, not copied."""
         if isinstance(content, Path) and content.is_relative_to(self.folder):
-            temporary = folder / f".tmp-{os.getpid()}-{os.urandom(6).hex()}"
+            temporary = folder / f"{PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
             os.link(content, temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             return temporary
-        descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=folder)
+        descriptor, name = tempfile.mkstemp(prefix=PREFIX, dir=folder)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file, held(temporary):
@@ -213,38 +197,10 @@ class LocalStore:
             raise
         return temporary
 
-    @contextlib.contextmanager
-    def _writing(self, key: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            number = error.errno if isinstance(error, OSError) else _disk_fault(str(error))
-            if number is None:
-                raise
-            way_out = {
-                errno.ENOSPC: "free some space, then run the same command again: nothing half-written was left",
-                errno.EDQUOT: "the quota is used up; raise it, then run the same command again",
-                errno.EACCES: "give this user the right to write there, or name another store with --root",
-                errno.EPERM: "give this user the right to write there, or name another store with --root",
-                errno.EROFS: "the file system is read-only; name another store with --root",
-            }.get(number, "nothing half-written was left")
-            raise StorageError(f"cannot write {self.root}/{key}: {os.strerror(number)}; {way_out}") from error
+    def _writing(self, key: str) -> contextlib.AbstractContextManager[None]:
+        return writing(f"{self.root}/{key}")
 
 
 def _describe(key: str, status: os.stat_result) -> Stat:
     version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
     return Stat(key=key, bytes=status.st_size, version=version, modified_seconds=status.st_mtime)
-
-
-def _fault_of_more(folder: Path) -> int | None:
-    """The errno that a further write in `folder` meets where the disk is full; None where there is room."""
-    try:
-        (folder / ".tmp-probe").write_bytes(bytes(PROBE_BYTES))
-    except OSError as error:
-        return error.errno if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    return None
-
-
-def _disk_fault(text: str) -> int | None:
-    """The errno of a full disk that a library told in its own words (polars and safetensors raise no OSError)."""
-    return next((number for number in (errno.ENOSPC, errno.EDQUOT) if os.strerror(number) in text), None)
