@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from paddlewheel.data.demo import write_flights
 from paddlewheel.data.demo_ctr import write_clicks
-from paddlewheel.data.plan import open_landing
+from paddlewheel.data.listing import open_landing
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store, uri_to_path
 
