@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("name", choices=["flights", "ctr"], help="real flights, or synthetic clicks")
     demo.add_argument("landing", metavar="LANDING", type=Path)
     demo.add_argument("--days", type=int, help="ctr: how many (default 8)")
-    demo.add_argument("--rows-per-day", type=int, help="ctr: default 30000")
+    demo.add_argument("--rows-per-day", type=int, help="ctr: default 50000")
     demo.add_argument("--seed", type=int, help="ctr: of rows and truth (default 0)")
 
     for name, command, text in (
@@ -97,9 +97,12 @@ def build_parser() -> argparse.ArgumentParser:
         step = add(name, _step, f"{text}; prints the URI of its manifest")
         step.set_defaults(step=name)
         step.add_argument(
-            "uris", metavar=metavar, nargs="+" if name == "train" else 1, help="what the step before printed"
+            "uris",
+            metavar=metavar,
+            nargs="+" if name in ("validate", "train") else 1,
+            help="what the step before printed",
         )
-        if name == "preprocess":
+        if name in ("ingest", "preprocess"):
             step.add_argument("--batch", type=int, default=None, help="only this batch (default: all)")
         if name == "gate":
             step.add_argument("--accept", action="store_true", help="accept it whatever the rules say, on the record")
@@ -213,7 +216,7 @@ def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store:
     from paddlewheel.lineage import manifest_key, nearest
 
     simple: dict[str, Callable[..., str]] = {
-        "ingest": ingest.ingest, "validate": validate.validate, "shard": shard.shard,
+        "shard": shard.shard,
         "fit-features": features.fit_features, "evaluate": evaluate.evaluate, "gate": gate.gate,
         "promote": registry.promote, "report": card.report,
     }  # fmt: skip
@@ -224,6 +227,11 @@ def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store:
                 raise RecipeError("gate --accept needs --by and --reason: they stand in the verdict")
             made = gate.override(made, by=options.by, reason=options.reason, store=store)
         return [made]
+    if options.step == "ingest":
+        batches = ingest.plan_ingest(recipe, uris[0], store=store) if options.batch is None else [options.batch]
+        return [ingest.ingest(recipe, uris[0], batch, store=store) for batch in batches]
+    if options.step == "validate":
+        return [validate.validate(recipe, uris, store=store)]
     if options.step == "preprocess":
         shards = store.uri(manifest_key(nearest(store, uris[0], "shards")))
         batches = preprocess.plan_batches(recipe, shards, store=store)

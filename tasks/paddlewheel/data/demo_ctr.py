@@ -34,10 +34,10 @@ from paddlewheel.errors import DataError, RecipeError, StorageError
 
 FIRST_DAY: Final = datetime.date(2024, 1, 1)
 DAYS: Final = 8
-ROWS_PER_DAY: Final = 30_000
+ROWS_PER_DAY: Final = 50_000
 FILES_PER_DAY: Final = 4
-MOST_ROWS_PER_FILE: Final = 250_000
-WORKERS: Final = 2  # files in memory at once, about 150 MB each at the most
+MOST_ROWS_PER_FILE: Final = 100_000
+WORKERS: Final = 2  # files in memory at once, about 100 MB each at the most
 TURN_DAYS: Final = 360
 MARK: Final = "# Synthetic clicks"
 
