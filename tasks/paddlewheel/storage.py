@@ -95,6 +95,10 @@ class ObjectChanged(StorageError):
     """An object has not the version any more that the caller knows: somebody replaced it."""
 
 
+class ObjectDamaged(StorageError):
+    """An object's bytes are not those that were stored."""
+
+
 class SwapConflict(StorageError):
     """A compare-and-swap lost: somebody else moved the pointer first."""
 
@@ -109,6 +113,10 @@ def open_store(root: str) -> Store:
         from paddlewheel.local_store import LocalStore
 
         return LocalStore(uri_to_path(root))
+    if scheme == "s3":
+        from paddlewheel.s3_store import S3Store
+
+        return S3Store(root)
     raise RecipeError(f"no store for {root!r}: a root is a folder (file:///… or a path) or s3://[CONNECTION@]BUCKET/…")
 
 
