@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
+from paddlewheel.recipe_check_sources import check_origin
 from paddlewheel.recipe_data import Column, Join, Source
 from paddlewheel.recipe_tree import Fault, unknown_name
 
@@ -18,9 +19,8 @@ def check_sources(recipe: Recipe) -> Iterator[Fault]:
     sources: list[tuple[str, Source]] = [("data.rows", recipe.data.rows)]
     sources += [(f"data.joins.{index}.source", join.source) for index, join in enumerate(recipe.data.joins)]
     yield from check_unique("data", [source.name for _, source in sources])
-    if "{partition}" not in recipe.data.rows.path:
-        yield Fault(path="data.rows.path", value=recipe.data.rows.path, allowed="must contain {partition}")
     for path, source in sources:
+        yield from check_origin(path, source, by_day=source is recipe.data.rows)
         if source.sql is None:
             yield from check_registered(
                 f"{path}.format", source.format, [name for name in READERS if name != "sql"], ()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import difflib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from paddlewheel.connections import Connection, find_connection, parse_connection
 from paddlewheel.data.readers import Chunk, ReadJob
+from paddlewheel.data.readers.columns import column_faults
 from paddlewheel.data.readers.sql_postgres import PostgresSession
 from paddlewheel.data.readers.sql_query import counted, is_by_day, is_ordered
 from paddlewheel.data.readers.sql_sqlite import SqliteSession
@@ -141,14 +141,7 @@ def _version(session: Session, sql: Sql, bounds: Bounds) -> str:
 
 
 def _check_columns(source: Source, names: Sequence[str]) -> None:
-    faults = []
-    for column in source.columns:
-        if names.count(column.name) > 1:
-            faults.append(f"the column {column.name!r} stands there {names.count(column.name)} times")
-        elif column.name not in names and (column.required or column.name in source.key):
-            near = difflib.get_close_matches(column.name, names, n=1)
-            faults.append(f"the column {column.name!r} is missing" + (f" (there is {near[0]!r})" if near else ""))
-    if faults:
+    if faults := column_faults(source, names):
         raise DataError(
             f"the query of {source.name!r}: {'; '.join(faults)}. It gives: {', '.join(names)}. Name its columns as the "
             "recipe does (x AS y), or change the recipe's"
@@ -162,7 +155,7 @@ def _chunk(frame: pl.DataFrame, broken: Mapping[int, str], row: int, extra: tupl
         return [json.dumps(one, default=_plain, ensure_ascii=False) for one in frame[list(rows)].iter_rows(named=True)]
 
     places = pl.int_range(row, row + len(frame), dtype=pl.Int64, eager=True)
-    return Chunk(frame=frame, places=places, raws=raws, broken=broken, extra_columns=extra)
+    return Chunk(frame=frame, places=places, raws=raws, broken=broken, extra_columns=extra, unit="row", nulls_set=True)
 
 
 def _plain(value: Any) -> str:
