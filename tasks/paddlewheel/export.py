@@ -34,7 +34,7 @@ from paddlewheel.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from paddlewheel.data.features import FittedFeatures
+    from paddlewheel.data.fitted import FittedFeatures
     from paddlewheel.recipe import Recipe
 
 SIGNATURE_VERSION = 1
@@ -114,7 +114,7 @@ class Bundle:
 
 def load_bundle(store: Store, key_or_uri: str) -> Bundle:
     """The bundle of a `bundle` or `model` manifest, its files' digests verified, ready to predict on the CPU."""
-    from paddlewheel.data.features import FittedFeatures
+    from paddlewheel.data.fitted import FittedFeatures
 
     key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
     if store.stat(key) is None:
@@ -141,7 +141,7 @@ def load_bundle(store: Store, key_or_uri: str) -> Bundle:
 
 def read_fitted(store: Store, manifest: Manifest) -> FittedFeatures:
     """The fitted features of a `features` manifest."""
-    from paddlewheel.data.features import FittedFeatures
+    from paddlewheel.data.fitted import FittedFeatures
 
     return FittedFeatures.from_json(store.read(manifest.files[0].key))
 

@@ -13,7 +13,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data.features import FittedFeatures, Inputs, fit
+from paddlewheel.data.features import fit
+from paddlewheel.data.fitted import FittedFeatures, Inputs
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.recipe_data import Feature
 
@@ -249,8 +250,8 @@ def test_every_column_is_told_when_rows_do_not_fit() -> None:
 
 def test_storage_error_when_json_is_of_another_version() -> None:
     raw = fit_one(pl.DataFrame({"x": [1.0]}), "standard", ["x"]).to_json()
-    tree = json.loads(raw) | {"version": 2}
-    with pytest.raises(StorageError, match="features of version 2, this program reads 1"):
+    tree = json.loads(raw) | {"version": 9}
+    with pytest.raises(StorageError, match="features of version 9, this program reads 2"):
         FittedFeatures.from_json(json.dumps(tree).encode())
     with pytest.raises(StorageError, match="not fitted features"):
         FittedFeatures.from_json(raw[:40])

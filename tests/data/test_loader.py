@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlewheel.data.features import Inputs
+from paddlewheel.data.fitted import Inputs
 from paddlewheel.data.loader import Loader, open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError

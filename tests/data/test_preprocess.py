@@ -9,7 +9,8 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from paddlewheel.data.features import Inputs, load_features
+from paddlewheel.data.features import load_features
+from paddlewheel.data.fitted import Inputs
 from paddlewheel.data.packed import read_packed, write_packed
 from paddlewheel.data.preprocess import plan_batches, preprocess
 from paddlewheel.errors import RecipeError, StorageError

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from paddlewheel import export
-from paddlewheel.data.features import FittedFeatures, fit
+from paddlewheel.data.features import fit
+from paddlewheel.data.fitted import FittedFeatures
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.export import Bundle, load_bundle, open_predictor, save_network, trained_probabilities
 from paddlewheel.local_store import LocalStore

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlewheel.data.features import Inputs
+from paddlewheel.data.fitted import Inputs
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.packed import write_packed
 from paddlewheel.local_store import LocalStore

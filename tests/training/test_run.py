@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlewheel.data.features import Inputs
+from paddlewheel.data.fitted import Inputs
 from paddlewheel.data.loader import open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError

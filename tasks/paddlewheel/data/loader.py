@@ -7,14 +7,14 @@ Axes: B rows, F id columns, D numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from paddlewheel.data.order import batch_indices, rank_slice, steps_per_epoch
-from paddlewheel.data.packed import Layout, read_packed, split_rows
+from paddlewheel.data.packed import Layout, PackedRows, iter_packed, split_rows
 from paddlewheel.errors import DataError
 from paddlewheel.manifest import Manifest, Shard, read_manifest, verify
 from paddlewheel.storage import Store
@@ -81,18 +81,34 @@ def to_tensors(batch: Batch) -> Batch:
 def load_training_rows(store: Store, packed: Sequence[Manifest]) -> tuple[np.ndarray, Layout]:
     """Rows of every training file of the packed manifests, uint8[N, W], in the manifests' order, and their layout.
 
+    No more is held than these and one row group. Raises as `iter_training_rows`.
+    """
+    rows_NW, layout, filled = np.zeros((0, 0), np.uint8), None, 0
+    for part in iter_training_rows(store, packed):
+        if layout is None:
+            num_rows = sum(shard.rows or 0 for shard in training_files(packed))
+            rows_NW, layout = np.empty((num_rows, part.layout.row_bytes), np.uint8), part.layout
+        rows_NW[filled : filled + len(part)] = part.rows_BW
+        filled += len(part)
+    if layout is None or filled != len(rows_NW):
+        raise DataError(f"the packed files hold {filled} training rows, their manifests tell of {len(rows_NW)}")
+    return rows_NW, layout
+
+
+def iter_training_rows(store: Store, packed: Sequence[Manifest]) -> Iterator[PackedRows]:
+    """The training rows of the packed manifests in their order, a row group at a time.
+
     Raises StorageError for a damaged file, DataError where there are no rows or files of different layouts.
     """
-    parts, layouts = [], []
-    for shard in training_files(packed):
-        rows = read_packed(store.local_path(shard.key))
-        parts.append(rows.rows_BW)
-        layouts.append(rows.layout)
-    if not parts or not sum(map(len, parts)):
+    files, layout = training_files(packed), None
+    if not sum(shard.rows or 0 for shard in files):
         raise DataError("the packed data hold no training rows; widen data.window, or look at the shard step's counts")
-    if any(layout != layouts[0] for layout in layouts):
-        raise DataError("packed files of different layouts in one run; run preprocess again for all of them")
-    return np.concatenate(parts), layouts[0]
+    for shard in files:
+        for part in iter_packed(store.local_path(shard.key)):
+            layout = layout or part.layout
+            if part.layout != layout:
+                raise DataError("packed files of different layouts in one run; run preprocess again for all of them")
+            yield part
 
 
 def open_loader(store: Store, run: Manifest, *, seed: int, global_batch: int) -> Loader:

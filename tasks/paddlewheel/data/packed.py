@@ -7,21 +7,24 @@ sample_id uint64, label float32, F ids int32, D dense float32 at fixed offsets, 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from paddlewheel.errors import StorageError
 
 if TYPE_CHECKING:
-    from paddlewheel.data.features import Inputs
+    from paddlewheel.data.fitted import Inputs
 
+Compression = Literal["lz4", "zstd", "none"]
 LAYOUT_VERSION = 1
 LAYOUT_METADATA = b"paddlewheel.layout"
 ROW_COLUMN = "row"
-ROW_GROUP_ROWS = 65_536
+ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,11 @@ class Layout:
     def row_bytes(self) -> int:
         return -(-(self.dense_offset + 4 * self.num_dense) // 8) * 8
 
+    @property
+    def row_group_rows(self) -> int:
+        """Rows of a row group, which is what a writer or a reader holds of them at a time."""
+        return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // self.row_bytes))
+
     def to_facts(self) -> dict[str, int]:
         """The layout as plain JSON, offsets included, for metadata and manifests."""
         return asdict(self) | {
@@ -59,7 +67,7 @@ class Layout:
 class PackedRows:
     """B rows: sample_ids_B uint64, labels_B float32, ids_BF int32, dense_BD float32: views of rows_BW, uint8.
 
-    The arrays are read-only. Gather `rows_BW[indices]` once and cut it with `split_rows`.
+    Those of a file are read-only. Gather `rows_BW[indices]` once and cut it with `split_rows`.
     """
 
     sample_ids_B: np.ndarray
@@ -86,56 +94,108 @@ def split_rows(rows_BW: np.ndarray, layout: Layout) -> PackedRows:
     )
 
 
-def write_packed(path: Path, sample_ids_B: np.ndarray, labels_B: np.ndarray, inputs: Inputs) -> Layout:
-    """Write B rows to a local file; returns their layout. Equal rows give equal bytes."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+class PackedWriter:
+    """A file of packed rows, written as they come by. Its bytes depend on the rows in their order alone."""
 
-    rows = len(sample_ids_B)
+    def __init__(self, path: Path, layout: Layout, *, compression: Compression = "lz4") -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.layout, self.rows = layout, 0
+        self._kind = pa.binary(layout.row_bytes)
+        metadata: dict[bytes | str, bytes | str] = {
+            LAYOUT_METADATA: json.dumps(layout.to_facts(), sort_keys=True).encode()
+        }
+        self._schema = pa.schema([pa.field(ROW_COLUMN, self._kind, nullable=False)], metadata=metadata)
+        self._waiting_BW = np.zeros((layout.row_group_rows, layout.row_bytes), np.uint8)
+        self._num_waiting = 0
+        self._writer: Any = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression=compression,
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and (self._num_waiting or not self.rows):
+            self._write()
+        self._writer.close()
+
+    def add(self, sample_ids_B: np.ndarray, labels_B: np.ndarray, inputs: Inputs) -> None:
+        """Append B rows."""
+        start, count = 0, len(sample_ids_B)
+        while start < count:
+            end = min(count, start + len(self._waiting_BW) - self._num_waiting)
+            at = slice(self._num_waiting, self._num_waiting + end - start)
+            parts = split_rows(self._waiting_BW[at], self.layout)
+            parts.sample_ids_B[:] = sample_ids_B[start:end]
+            parts.labels_B[:] = labels_B[start:end]
+            parts.ids_BF[:] = inputs.ids_BF[start:end]
+            parts.dense_BD[:] = inputs.dense_BD[start:end]
+            self._num_waiting, start = at.stop, end
+            if self._num_waiting == len(self._waiting_BW):
+                self._write()
+        self.rows += count
+
+    def _write(self) -> None:
+        import pyarrow as pa
+
+        flat: Any = self._waiting_BW[: self._num_waiting]
+        column = pa.FixedSizeBinaryArray.from_buffers(self._kind, self._num_waiting, [None, pa.py_buffer(flat)])
+        self._writer.write_table(pa.table([column], schema=self._schema), row_group_size=len(self._waiting_BW))
+        self._num_waiting = 0
+
+
+def write_packed(
+    path: Path, sample_ids_B: np.ndarray, labels_B: np.ndarray, inputs: Inputs, *, compression: Compression = "lz4"
+) -> Layout:
+    """Write B rows to a local file; returns their layout. Equal rows give equal bytes."""
     layout = Layout(num_ids=inputs.ids_BF.shape[1], num_dense=inputs.dense_BD.shape[1])
-    rows_BW = np.zeros((rows, layout.row_bytes), np.uint8)
-    parts = split_rows(rows_BW, layout)
-    parts.sample_ids_B[:] = sample_ids_B
-    parts.labels_B[:] = labels_B
-    parts.ids_BF[:] = inputs.ids_BF
-    parts.dense_BD[:] = inputs.dense_BD
-    kind = pa.binary(layout.row_bytes)
-    flat: Any = rows_BW
-    column = pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(flat)])
-    metadata: dict[bytes | str, bytes | str] = {LAYOUT_METADATA: json.dumps(layout.to_facts(), sort_keys=True).encode()}
-    schema = pa.schema([pa.field(ROW_COLUMN, kind, nullable=False)], metadata=metadata)
-    pq.write_table(
-        pa.table([column], schema=schema),
-        path,
-        compression="lz4",
-        use_dictionary=False,
-        write_statistics=False,
-        write_page_checksum=True,
-        row_group_size=ROW_GROUP_ROWS,
-    )
+    with PackedWriter(path, layout, compression=compression) as writer:
+        writer.add(sample_ids_B, labels_B, inputs)
     return layout
 
 
 def read_packed(path: Path) -> PackedRows:
-    """The rows of a packed file, in the order they were written. Raises StorageError for a damaged or foreign file."""
+    """All rows of a packed file, in the order they were written. Raises StorageError for a damaged or foreign file."""
+    groups = list(iter_packed(path))
+    if len(groups) == 1:
+        return groups[0]
+    return split_rows(np.concatenate([group.rows_BW for group in groups]), groups[0].layout)
+
+
+def iter_packed(path: Path) -> Iterator[PackedRows]:
+    """The rows of a packed file a row group at a time, at least one. Raises StorageError as `read_packed`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=[ROW_COLUMN], page_checksum_verification=True)
-        layout = _layout_of(table.schema, path)
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            layout = _layout_of(file.schema_arrow, path)
+            for group in range(file.num_row_groups):
+                column = file.read_row_group(group, columns=[ROW_COLUMN]).column(ROW_COLUMN)
+                yield split_rows(_rows_of(column, layout), layout)
+            if not file.num_row_groups:
+                yield split_rows(np.zeros((0, layout.row_bytes), np.uint8), layout)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{path} is damaged or not a file of packed rows: {error}") from error
-    column = table.column(ROW_COLUMN).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    rows_BW = np.zeros((0, layout.row_bytes), np.uint8)
-    if len(column):
-        start = column.offset * layout.row_bytes
-        buffer: Any = column.buffers()[1]
-        flat = np.frombuffer(buffer, np.uint8)[start : start + len(column) * layout.row_bytes]
-        rows_BW = flat.reshape(len(column), layout.row_bytes)
-    return split_rows(rows_BW, layout)
+
+
+def _rows_of(column: Any, layout: Layout) -> np.ndarray:
+    """uint8[B, W] of a column of fixed-width rows: a view, where it lies in one piece."""
+    parts = [np.zeros((0, layout.row_bytes), np.uint8)]
+    for chunk in column.chunks:
+        start = chunk.offset * layout.row_bytes
+        flat = np.frombuffer(chunk.buffers()[1], np.uint8)[start : start + len(chunk) * layout.row_bytes]
+        parts.append(flat.reshape(len(chunk), layout.row_bytes))
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
 def _layout_of(schema: Any, path: Path) -> Layout:

@@ -1,22 +1,25 @@
-"""Samples to fixed-width rows: the fitted features applied once, in batches that workers can share out."""
+"""Samples to fixed-width rows: the fitted features applied once, in batches that workers can share out.
+
+Each shard's rows are a part of their own, named by the shard's and the features' bytes: the next night packs only the
+day that is new to it, where its features are the same, and another model packs nothing.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-import polars as pl
-
-from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.data.features import load_features
-from paddlewheel.data.packed import write_packed
+from paddlewheel.data.datasets import dataset_folder, find_part, manifest_key, read_kind, window_facts
+from paddlewheel.data.features import APPLY_CODE, load_features
+from paddlewheel.data.fitted import FittedFeatures
+from paddlewheel.data.packed import Layout, PackedWriter
+from paddlewheel.data.row_batches import read_batches
 from paddlewheel.errors import RecipeError
 from paddlewheel.manifest import (
     Manifest,
     Shard,
     code_digest,
     derive_key,
-    find_done,
     input_of,
     publish_file,
     publish_manifest,
@@ -24,7 +27,7 @@ from paddlewheel.manifest import (
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
-CODE = tuple(f"paddlewheel.data.{name}" for name in ("preprocess", "packed", "features", "encode", "text", "types"))
+CODE = (*APPLY_CODE, "paddlewheel.data.preprocess", "paddlewheel.data.packed")
 log = logging.getLogger(__name__)
 
 
@@ -41,20 +44,26 @@ def preprocess(recipe: Recipe, shards_uri: str, features_uri: str, batch: int, *
     if not 0 <= batch < len(batches):
         raise RecipeError(f"there is no batch {batch}: these shards have the batches 0 to {len(batches) - 1}")
     inputs, code = (input_of(store, shards_uri), input_of(store, features_uri)), code_digest(*CODE)
-    key = derive_key("packed", [one.digest for one in inputs], [shard.digest for shard in batches[batch]], code)
+    compression = recipe.data.compression
+    mine = [[shard.key, shard.digest] for shard in batches[batch]]
+    key = derive_key("packed", [one.digest for one in inputs], mine, batch, len(batches), compression, code)
     folder = dataset_folder(recipe, "packed", key)
-    if find_done(store, manifest_key(folder)):
-        return store.uri(manifest_key(folder))
+    features_file = read_kind(store, features_uri, "features").files[0]
     features = load_features(store, features_uri)
-    files = []
-    with store.staging() as staging:
-        for number, shard in enumerate(batches[batch]):
-            frame = pl.read_parquet(store.local_path(shard.key))
-            path = staging / f"part-{number:05d}.parquet"
-            layout = write_packed(path, frame["sample_id"].to_numpy(), frame["label"].to_numpy(), features.apply(frame))
-            facts = {**shard.facts, "shard_key": shard.key, "layout": layout.to_facts()}
-            files.append(publish_file(store, f"{folder}/{path.name}", path, rows=frame.height, facts=facts))
-    log.info("preprocess: batch %d of %d: %d rows", batch + 1, len(batches), sum(file.rows or 0 for file in files))
+    files, num_new = [], 0
+    for shard in batches[batch]:
+        part, new = _pack_part(recipe, shard, features_file, features, code, store=store)
+        num_new += new
+        rows = part.files[0]
+        facts = {**shard.facts, "shard_key": shard.key, "layout": part.facts["layout"]}
+        files.append(Shard(key=rows.key, bytes=rows.bytes, digest=rows.digest, rows=rows.rows, facts=facts))
+    if not num_new and store.stat(manifest_key(folder)) is not None:
+        log.info("packed: already done, %d files verified, skipped (%s)", len(files), manifest_key(folder))
+        return store.uri(manifest_key(folder))
+    log.info(
+        "preprocess: batch %d of %d: %d rows; %d shards packed, %d found with digests right",
+        batch + 1, len(batches), sum(file.rows or 0 for file in files), num_new, len(files) - num_new,
+    )  # fmt: skip
     manifest = Manifest(
         kind="packed",
         name=recipe.name,
@@ -65,6 +74,41 @@ def preprocess(recipe: Recipe, shards_uri: str, features_uri: str, batch: int, *
         facts={"batch": batch, "batches": len(batches)} | window_facts(shards.facts),
     )
     return publish_manifest(store, manifest)
+
+
+def _pack_part(
+    recipe: Recipe, shard: Shard, features_file: Shard, features: FittedFeatures, code: str, *, store: Store
+) -> tuple[Manifest, bool]:
+    """The part with one shard's packed rows, and whether it was made now."""
+    compression = recipe.data.compression
+    key = derive_key("rows", shard.digest, features_file.digest, compression, code)
+    folder = dataset_folder(recipe, "rows", key)
+    if found := find_part(store, folder):
+        return found, False
+    layout = Layout(num_ids=len(features.id_names), num_dense=len(features.dense_names))
+    columns = ["sample_id", "label", *features.columns]
+    with store.staging() as staging:
+        path = staging / "rows.parquet"
+        with PackedWriter(path, layout, compression=compression) as writer:
+            for frame in read_batches(store.local_path(shard.key), columns):
+                for piece in frame.iter_slices(layout.row_group_rows):
+                    writer.add(piece["sample_id"].to_numpy(), piece["label"].to_numpy(), features.apply(piece))
+        file = publish_file(store, f"{folder}/{path.name}", path, rows=writer.rows)
+    manifest = Manifest(
+        kind="rows",
+        name=recipe.name,
+        key=folder,
+        files=(file,),
+        code=code,
+        facts={
+            "shard_digest": shard.digest,
+            "features_digest": features_file.digest,
+            "compression": compression,
+            "layout": layout.to_facts(),
+        },
+    )
+    publish_manifest(store, manifest)
+    return manifest, True
 
 
 def _cut(shards: Sequence[Shard], most: int) -> list[list[Shard]]:
