@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import random
-from typing import Any
 
 import polars as pl
 import pytest
 import xxhash
 
-from paddlewheel.data.join import join_source
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.manifest import Manifest
-from paddlewheel.recipe_data import Join
 
 from .conftest import TREE, World, make_recipe, trip
 
 DAYS = ["2013-10-28", "2013-10-29", "2013-10-30", "2013-10-31", "2013-11-01"]
-ASOF: Join = make_recipe().data.joins[0]
-LOOKUP: Join = make_recipe().data.joins[1]
-NOON = datetime.datetime(2013, 11, 1, 12, tzinfo=datetime.UTC)
 
 
 def samples_of(world: World, shards: Manifest) -> pl.DataFrame:
@@ -146,86 +139,6 @@ def test_ids_are_of_day_and_row_when_the_rows_have_no_key(world: World) -> None:
     assert sorted(last["sample_id"]) == sorted(
         [xxhash.xxh3_64_intdigest(b"2013-10-31\x1f0"), xxhash.xxh3_64_intdigest(b"2013-10-31\x1f1")]
     )
-
-
-def trips_at(*moments: datetime.datetime | None, origin: str | None = "EWR") -> pl.DataFrame:
-    return pl.DataFrame(
-        {"hour_utc": moments, "minute": [0] * len(moments), "origin": [origin] * len(moments)},
-        schema={"hour_utc": pl.Datetime("us", "UTC"), "minute": pl.Int64, "origin": pl.String},
-    )
-
-
-def weather_at(*rows: tuple[str | None, datetime.datetime | None, float]) -> pl.DataFrame:
-    schema = {"station": pl.String, "at": pl.Datetime("us", "UTC"), "wind": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(verdict=pl.lit(None, pl.String))
-
-
-def test_observation_is_found_at_its_moment_and_at_the_tolerance_when_joined_as_of() -> None:
-    second = datetime.timedelta(seconds=1)
-    six = datetime.timedelta(hours=6)
-    samples = trips_at(NOON - second, NOON, NOON + six, NOON + six + second, None)
-    joined, missed = join_source(samples, weather_at(("EWR", NOON, 7.0)), ASOF)
-    assert joined["weather_wind"].to_list() == [None, 7.0, 7.0, None, None]
-    assert joined["weather_at"].to_list() == [None, NOON, NOON, None, None]
-    assert joined["weather_station"].to_list() == [None, "EWR", "EWR", None, None]
-    assert missed == 3
-    assert "weather_verdict" not in joined.columns
-
-
-def test_null_keys_and_moments_find_nothing_when_joined_as_of() -> None:
-    weather = weather_at((None, NOON, 1.0), ("EWR", None, 2.0), ("JFK", NOON, 3.0))
-    assert join_source(trips_at(NOON, origin=None), weather, ASOF)[0]["weather_wind"].to_list() == [None]
-    assert join_source(trips_at(NOON), weather, ASOF)[0]["weather_wind"].to_list() == [None]
-
-
-def last_before(trip_row: dict[str, Any], observations: list[tuple[Any, ...]]) -> float | None:
-    """The same by looking at every observation."""
-    moment = trip_row["hour_utc"] + datetime.timedelta(minutes=trip_row["minute"])
-    best = None
-    for station, at, wind in observations:
-        if station != trip_row["origin"] or at > moment or moment - at > datetime.timedelta(hours=6):
-            continue
-        if best is None or at >= best[0]:
-            best = (at, wind)
-    return best[1] if best else None
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_as_of_join_is_that_of_a_brute_force_when_rows_are_in_any_order(seed: int) -> None:
-    draw = random.Random(seed)
-    minute = datetime.timedelta(minutes=1)
-    rows = [
-        {
-            "hour_utc": NOON + 30 * minute * draw.randrange(-40, 40),
-            "minute": draw.choice([0, 1, 30, 59]),
-            "origin": draw.choice(["EWR", "JFK", "LGA"]),
-        }
-        for _ in range(60)
-    ]
-    observations = [
-        (draw.choice(["EWR", "JFK"]), NOON + 30 * minute * draw.randrange(-60, 40), float(index)) for index in range(25)
-    ]
-    schema = {"hour_utc": pl.Datetime("us", "UTC"), "minute": pl.Int64, "origin": pl.String}
-    joined, missed = join_source(pl.DataFrame(rows, schema=schema), weather_at(*observations), ASOF)
-    expected = [last_before(row, observations) for row in rows]
-    assert joined["weather_wind"].to_list() == expected
-    assert joined["origin"].to_list() == [row["origin"] for row in rows]
-    assert missed == expected.count(None)
-
-
-def test_data_error_when_a_lookup_would_find_two_rows() -> None:
-    planes = pl.DataFrame({"tail": ["N1", None, "N1", None], "seats": [1, 2, 3, 4]})
-    with pytest.raises(
-        DataError, match=r"planes: 2 rows share their tail with another \(tail N1 first\).*source's key"
-    ):
-        join_source(pl.DataFrame({"plane": ["N1"]}), planes, LOOKUP)
-
-
-def test_rows_keep_their_order_and_nulls_find_nothing_when_looked_up() -> None:
-    planes = pl.DataFrame({"tail": ["N1", None, "N2", None], "seats": [1, 2, 3, 4]})
-    joined, missed = join_source(pl.DataFrame({"plane": ["N2", None, "N1", "N9"]}), planes, LOOKUP)
-    assert joined.rows() == [("N2", "N2", 3), (None, None, None), ("N1", "N1", 1), ("N9", None, None)]
-    assert missed == 2
 
 
 def test_recipe_of_these_tests_has_columns_known_after() -> None:

@@ -1,7 +1,9 @@
-"""Rows to samples: label, joins, sample id, shard. One immutable dataset a day, so that tomorrow moves no row of today.
+"""Rows to shards of samples, one immutable dataset a day, so that tomorrow moves no row of today.
 
-A sample's id is the xxh3 of its key's canonical text (without a key: of its day and row number), and its shard follows
-from the id alone. Columns that are known only after the prediction never leave this step, but for the label of one.
+A day's dataset is named by the bytes of the tables it is made of, not by their keys or places. Rows that were delivered
+in other files, or lay in a database, make another name and, where the sharding allows it, the same files; all that
+follows is named by those. Rejected: a name made of the multiset of rows, whose hash costs a pass over every column of
+every row, to save one night's sharding when somebody cuts old files anew.
 """
 
 from __future__ import annotations
@@ -11,18 +13,16 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import polars as pl
+from typing import Any, Final
 
 from paddlewheel.data.datasets import add_counts, dataset_folder, find_part, manifest_key, read_kind, window_facts
-from paddlewheel.data.join import join_source
+from paddlewheel.data.duplicates import KeyedFile, find_duplicates
+from paddlewheel.data.order import MASK
 from paddlewheel.data.plan import earlier_days
-from paddlewheel.data.text import NULL_TEXT, hash_each, joined_text
-from paddlewheel.errors import DataError
+from paddlewheel.data.samples import Table, make_day
+from paddlewheel.data.sharding import BUILT_IN, needs_files
+from paddlewheel.errors import DataError, StorageError
 from paddlewheel.manifest import (
-    Input,
     Manifest,
     Shard,
     code_digest,
@@ -30,13 +30,29 @@ from paddlewheel.manifest import (
     input_of,
     publish_file,
     publish_manifest,
+    read_manifest,
 )
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.storage import Store
 
-ROW = "(row)"
-CODE = tuple(f"paddlewheel.data.{name}" for name in ("shard", "join", "text"))
+CODE: Final = tuple(
+    f"paddlewheel.data.{name}"
+    for name in ("shard", "samples", "sharding", "buckets", "shard_file", "join", "order", "text", "types")
+)
+MANY_ROWS: Final = 20_000_000
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DayTables:
+    """A day's row files by source, in the order of the paths of what they hold; `files`: those of the day's own rows.
+
+    files: by table, path and rows of each landing file; empty where no sample's shard depends on them.
+    """
+
+    day: str
+    tables: Mapping[str, Sequence[Shard]]
+    files: Sequence[Sequence[tuple[str, int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +68,17 @@ def shard(recipe: Recipe, validated_uri: str, *, store: Store) -> str:
     """Make the samples of the window's days that are not there yet; returns the URI of the `shards` manifest.
 
     Days found are verified by digest. Raises DataError where the training days or the holdout days leave no sample, or
-    two rows have the same id.
+    two rows have the same id, StorageError where a day's samples are not those that its rows became.
     """
     validated = read_kind(store, validated_uri, "validated")
-    source_input, code = input_of(store, validated_uri), code_digest(*CODE)
-    section = _section(recipe)
-    key = derive_key("shards", source_input.digest, section, code)
-    folder = dataset_folder(recipe, "shards", key)
-    files = [file for file in validated.files if file.facts["part"] == "rows"]
+    source_input, section, code = input_of(store, validated_uri), _section(recipe), code_digest(*CODE)
+    folder = dataset_folder(recipe, "shards", derive_key("shards", source_input.digest, section, code))
     window = window_facts(validated.facts)
     days = [*window["train"], *window["holdout"]]
+    files = [file for file in validated.files if file.facts["part"] == "rows"]
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        made = list(pool.map(lambda day: _make_day(recipe, day, files, section, code, store=store), days))
+        asked = pool.map(lambda day: _make_day(recipe, day, files, section, code, store=store), days)
+        made = list(asked)
     num_new = sum(day.new for day in made)
     if not num_new and store.stat(manifest_key(folder)) is not None:
         num_files = sum(len(day.manifest.files) for day in made)
@@ -83,6 +98,7 @@ def shard(recipe: Recipe, validated_uri: str, *, store: Store) -> str:
         "without_label": without_label,
         "join_misses": add_counts(day.manifest.facts["join_misses"] for day in made),
         "columns": made[0].manifest.facts["columns"],
+        "sample_hash": str(sum(int(day.manifest.facts["sample_hash"]) for day in made) & MASK),
     }
     log.info(
         "shard: %d days made, %d found with digests right; %d samples, %d rows without a label",
@@ -112,72 +128,103 @@ def _section(recipe: Recipe) -> dict[str, Any]:
             | {"source": join.source.name, "known": {column.name: column.known for column in join.source.columns}}
             for join in data.joins
         ],
-        "shards_per_day": data.sharding.shards_per_day,
+        "sharding": dump(data.sharding),
+        "own": None if data.sharding.by in BUILT_IN else code_digest(data.sharding.by.partition(":")[0]),
     }
 
 
 def _make_day(
     recipe: Recipe, day: str, files: Sequence[Shard], section: Mapping[str, Any], code: str, *, store: Store
 ) -> _Day:
-    tables = _tables_of(recipe, day, files)
-    digests = {name: [[file.key, file.digest] for file in found] for name, found in tables.items()}
-    folder = dataset_folder(recipe, "samples", derive_key("samples", day, digests, section, code))
-    if found := find_part(store, folder):
-        return _Day(manifest=found, day=day, new=False)
-    frames = {name: _read(found, store) for name, found in tables.items()}
-    samples, counts = make_samples(recipe, day, frames)
-    numbers = samples["sample_id"].to_numpy() % np.uint64(recipe.data.sharding.shards_per_day)
-    shards = []
-    with store.staging() as staging:
-        for number in range(recipe.data.sharding.shards_per_day):
-            part = samples.filter(pl.Series(numbers == number))
-            path = staging / f"shard-{number:03d}.parquet"
-            part.write_parquet(path, compression="zstd", statistics=False)
-            facts = {"day": day, "shard": number}
-            shards.append(publish_file(store, f"{folder}/{path.name}", path, rows=part.height, facts=facts))
-    manifest = Manifest(
-        kind="samples",
-        name=recipe.name,
-        key=folder,
-        files=tuple(shards),
-        inputs=tuple(Input(key=file.key, digest=file.digest) for found in tables.values() for file in found),
-        code=code,
-        facts={"day": day, "columns": samples.columns, **counts},
+    needed = _tables_of(recipe, day, files, store)
+    digests = {name: [file.digest for file in found] for name, found in needed.tables.items()}
+    folder = dataset_folder(
+        recipe, "samples", derive_key("samples", day, digests, _placed_by(recipe, needed), section, code)
     )
+    if found := find_part(store, folder):
+        _check_hash(found, store)
+        return _Day(manifest=found, day=day, new=False)
+    main = recipe.data.rows.name
+    tables = {
+        name: [Table(path=store.local_path(file.key), rows=file.rows or 0) for file in found]
+        for name, found in needed.tables.items()
+    }
+    if needed.files:
+        tables[main] = [
+            Table(path=table.path, rows=table.rows, files=tuple(names))
+            for table, names in zip(tables[main], needed.files, strict=True)
+        ]
+    with store.staging() as staging:
+        samples = make_day(recipe, day, tables, staging)
+        shards = [
+            publish_file(
+                store,
+                f"{folder}/{one.path.name}",
+                one.path,
+                rows=one.rows,
+                facts={"day": day, "shard": number, "sample_hash": str(one.sample_hash)},
+            )
+            for number, one in enumerate(samples.shards)
+        ]
+    largest = max(one.rows for one in samples.shards)
+    if largest > MANY_ROWS:
+        log.warning(
+            "shard: a shard of %s holds %d samples, and later steps take a shard into memory; raise "
+            "data.sharding.shards_per_day (%d now)", day, largest, len(shards),
+        )  # fmt: skip
+    facts = {
+        "day": day,
+        "columns": samples.columns,
+        "without_label": samples.without_label,
+        "join_misses": samples.join_misses,
+        "sample_hash": str(samples.sample_hash),
+        "tables": digests,
+    }
+    manifest = Manifest(kind="samples", name=recipe.name, key=folder, files=tuple(shards), code=code, facts=facts)
     publish_manifest(store, manifest)
     return _Day(manifest=manifest, day=day, new=True)
 
 
-def make_samples(recipe: Recipe, day: str, frames: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """(samples sorted by id, {without_label, join_misses}) of one day's rows and the tables they are joined with."""
-    data = recipe.data
-    rows = frames[data.rows.name]
-    labelled = rows.with_row_index(ROW).filter(pl.col(data.label.column).is_not_null())
-    label = (labelled[data.label.column] > data.label.above).cast(pl.Float32).alias("label")
-    key = [labelled[name] for name in data.rows.key] or [pl.repeat(day, len(labelled), eager=True), labelled[ROW]]
-    ids = pl.Series("sample_id", hash_each(joined_text(key, null=NULL_TEXT)))
-    known = [column.name for column in data.rows.columns if column.known == "before"]
-    samples = labelled.select(ids, label, *known)
-    misses = {}
-    for join in data.joins:
-        samples, misses[join.source.name] = join_source(samples, frames[join.source.name], join)
-    counts = {"without_label": rows.height - labelled.height, "join_misses": misses}
-    return samples.sort("sample_id"), counts
-
-
-def _tables_of(recipe: Recipe, day: str, files: Sequence[Shard]) -> dict[str, list[Shard]]:
+def _tables_of(recipe: Recipe, day: str, files: Sequence[Shard], store: Store) -> _DayTables:
     """The row files that a day needs, by source: its own, those of the days before for an as-of join, and constants."""
-    wanted: dict[str, set[str | None]] = {recipe.data.rows.name: {day}}
+    wanted: dict[str, list[str | None]] = {recipe.data.rows.name: [day]}
     for join in recipe.data.joins:
-        wanted[join.source.name] = {None, day, *earlier_days(join, day)}
-    return {
-        name: [file for file in files if file.facts["source"] == name and file.facts["partition"] in days]
-        for name, days in wanted.items()
-    }
+        wanted[join.source.name] = [None, *earlier_days(join, day), day]
+    by_source: dict[str, list[Shard]] = {}
+    for name, days in wanted.items():
+        found = [file for file in files if file.facts["source"] == name]
+        by_source[name] = [
+            file for one in days for file in _by_path([file for file in found if file.facts["partition"] == one], store)
+        ]
+    main = by_source[recipe.data.rows.name]
+    names = [_landing_files(file, store) for file in main] if needs_files(recipe.data.sharding) else []
+    return _DayTables(day=day, tables=by_source, files=names)
 
 
-def _read(files: Sequence[Shard], store: Store) -> pl.DataFrame:
-    return pl.concat([pl.read_parquet(store.local_path(file.key)) for file in files])
+def _by_path(files: list[Shard], store: Store) -> list[Shard]:
+    """Row files of one source and day in the order of the paths of the landing files that they hold."""
+    return sorted(files, key=lambda file: _landing_files(file, store)) if len(files) > 1 else files
+
+
+def _landing_files(file: Shard, store: Store) -> list[tuple[str, int]]:
+    """Path and accepted rows of each landing file in a table's row file, in its order."""
+    table = read_manifest(store, manifest_key(file.key.rpartition("/")[0]))
+    return [(one["path"], one["rows"]) for one in table.facts["files"]]
+
+
+def _placed_by(recipe: Recipe, needed: _DayTables) -> list[Any]:
+    """What a sample's shard depends on beside the rows: how many came from which file; for a user's own, its path."""
+    by_name = recipe.data.sharding.by not in BUILT_IN
+    return [[[path, rows] if by_name else rows for path, rows in names] for names in needed.files]
+
+
+def _check_hash(samples: Manifest, store: Store) -> None:
+    total = sum(int(file.facts["sample_hash"]) for file in samples.files) & MASK
+    if str(total) != samples.facts["sample_hash"]:
+        raise StorageError(
+            f"the shards of {samples.facts['day']} have the sample hash {total}, their rows had "
+            f"{samples.facts['sample_hash']}; remove {store.uri(samples.key)} so that they are made again"
+        )
 
 
 def _check_samples(recipe: Recipe, shards: Sequence[Shard], window: Mapping[str, Any], store: Store) -> None:
@@ -192,11 +239,16 @@ def _check_samples(recipe: Recipe, shards: Sequence[Shard], window: Mapping[str,
     empty = sorted({one.facts["day"] for one in shards} - {one.facts["day"] for one in shards if one.rows})
     if empty:
         log.warning("shard: no row of %s has a label on %s", rows, ", ".join(empty))
-    paths = [store.local_path(one.key) for one in shards]
-    ids = pl.scan_parquet(paths).select("sample_id").collect().to_series()
-    twice = ids.filter(ids.is_duplicated())
-    if twice.len():
+    files = [
+        KeyedFile(path=store.local_path(one.key), places=((one.facts["day"], one.rows or 0),))
+        for one in shards
+        if one.rows
+    ]
+    with store.staging() as scratch:
+        twice = find_duplicates(files, ["sample_id"], scratch=scratch, most=1)
+    if twice.num_keys:
+        first = twice.examples[0]
         raise DataError(
-            f"{twice.n_unique()} sample ids stand for more than one row of the window, {twice[0]:#x} first; "
-            "data.rows.key must tell rows apart: add a column to it"
+            f"{twice.num_keys} sample ids stand for more than one row of the window, {first.key[0]:#x} of "
+            f"{' and '.join(first.places)} first; data.rows.key must tell rows apart: add a column to it"
         )
