@@ -27,8 +27,8 @@ RECIPES = PROJECT / "recipes"
 PICTURE = """
 | task | what it leaves |
 |---|---|
-| plan | the window of days, its landing files frozen, the recipe resolved |
-| ingest | typed tables; the rows that break the schema in refusal files |
+| plan | the window of days, its landing files listed, the recipe resolved |
+| ingest | typed tables, one task a batch of files; the rows that break the schema in refusal files |
 | validate | the counts held against the recipe's limits |
 | shard | labels, joined columns, sample ids |
 | fit_features | vocabularies, means and bins of the training days |
@@ -107,7 +107,7 @@ def _open() -> Any:
 
 def _recipe() -> tuple[Any, Any]:
     """(the night's resolved recipe, the store). Pulled, not passed on: the graph stays a chain that one can read."""
-    return _recipe_of(_left_by("plan")), _open()
+    return _recipe_of(_left_by("plan")[0]["planned"]), _open()
 
 
 @functools.lru_cache(maxsize=4)
@@ -124,8 +124,9 @@ def _left_by(task_id: str) -> Any:
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def plan(recipe_file: str | None) -> str:
-    """The window of the partition; its landing files frozen, the recipe resolved."""
+def plan(recipe_file: str | None) -> list[dict[str, Any]]:
+    """The window of the partition; its landing files listed, the recipe resolved; one entry a batch to ingest."""
+    from paddlewheel.data.ingest import plan_ingest
     from paddlewheel.data.plan import plan as plan_step
     from paddlewheel.recipe_check import load_recipe
 
@@ -145,27 +146,30 @@ def plan(recipe_file: str | None) -> str:
     if overrides:
         log.info("changed in the form: %s", overrides)
     with telling_faults():
-        return plan_step(load_recipe(path, overrides), partition, store=_open())
+        recipe, store = load_recipe(path, overrides), _open()
+        planned = plan_step(recipe, partition, store=store)
+        return [{"planned": planned, "batch": batch} for batch in plan_ingest(recipe, planned, store=store)]
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def ingest(planned: str) -> str:
-    """Landing files into typed tables; rows that break the schema into refusal files."""
+def ingest(planned: str, batch: int) -> str:
+    """One batch of landing files into typed tables; rows that break the schema into refusal files."""
     from paddlewheel.data.ingest import ingest as step
 
     recipe, store = _recipe()
     with telling_faults():
-        return step(recipe, planned, store=store)
+        return step(recipe, planned, batch, store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
-def validate(ingested: str) -> str:
-    """What was ingested against the recipe's limits."""
+def validate(ingested: Any) -> str:
+    """What was ingested, of all batches, against the recipe's limits."""
     from paddlewheel.data.validate import validate as step
 
     recipe, store = _recipe()
     with telling_faults():
-        return step(recipe, ingested, store=store)
+        # In one slice: list() would ask until one is not there, which Airflow logs as an error.
+        return step(recipe, list(ingested[:]), store=store)
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)
@@ -259,7 +263,8 @@ def report(promotion: str) -> str:
 
 def wire_chain(recipe_file: str | None) -> None:
     """Every task of the chain in the DAG being defined; recipe_file None takes the form's field `recipe`."""
-    packed = preprocess.expand_kwargs(fit_features(shard(validate(ingest(plan(recipe_file))))))
+    ingested = ingest.expand_kwargs(plan(recipe_file))
+    packed = preprocess.expand_kwargs(fit_features(shard(validate(ingested))))
     train = PaddleJobOperator(task_id="train", job=prepare_run(packed), retries=2, retry_delay=RETRY_DELAY)
     reported = report(promote(gate(evaluate(train.output))))
     for operator in (train, reported.operator):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paddlewheel.data.ingest import ingest
+from paddlewheel.data.ingest import ingest, plan_ingest
 from paddlewheel.data.plan import plan, recipe_of
 from paddlewheel.data.shard import shard
 from paddlewheel.data.validate import validate
@@ -56,7 +56,7 @@ def run_chain(
     say(f"plan: the window of {partition}")
     planned = plan(recipe, partition, store=store)
     say("ingest: landing files into typed tables")
-    ingested = ingest(recipe, planned, store=store)
+    ingested = [ingest(recipe, planned, batch, store=store) for batch in plan_ingest(recipe, planned, store=store)]
     say("validate: the recipe's limits")
     validated = validate(recipe, ingested, store=store)
     say("shard: labels, joins, sample ids")

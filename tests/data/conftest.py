@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paddlewheel.data.features import fit_features
-from paddlewheel.data.ingest import ingest
+from paddlewheel.data.ingest import ingest, plan_ingest
 from paddlewheel.data.plan import plan
 from paddlewheel.data.preprocess import plan_batches, preprocess
 from paddlewheel.data.shard import shard
@@ -141,7 +141,8 @@ class World:
     def chain(self, recipe: Recipe, partition: str) -> dict[str, Any]:
         """URIs of every data step's manifest."""
         made: dict[str, Any] = {"plan": plan(recipe, partition, store=self.store)}
-        made["ingest"] = ingest(recipe, made["plan"], store=self.store)
+        batches = plan_ingest(recipe, made["plan"], store=self.store)
+        made["ingest"] = [ingest(recipe, made["plan"], batch, store=self.store) for batch in batches]
         made["validate"] = validate(recipe, made["ingest"], store=self.store)
         made["shard"] = shard(recipe, made["validate"], store=self.store)
         made["features"] = fit_features(recipe, made["shard"], store=self.store)

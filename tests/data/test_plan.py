@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from paddlewheel.data.groups import FileGroup, read_groups
 from paddlewheel.data.plan import plan, recipe_of
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.local_store import LocalStore
@@ -14,25 +15,35 @@ from paddlewheel.recipe_check import load_recipe
 from .conftest import TREE, World, make_recipe, trip
 
 
+def groups_of(world: World, uri: str) -> dict[str, list[FileGroup]]:
+    """The groups of a plan by source."""
+    found: dict[str, list[FileGroup]] = {}
+    for group in read_groups(world.store, world.manifest(uri)):
+        found.setdefault(group.source, []).append(group)
+    return found
+
+
 def test_window_ends_with_the_partition_when_planned(world: World) -> None:
     world.write_days("2013-10-28", 6)
-    facts = world.manifest(plan(make_recipe(data__window__holdout_days=2), "2013-11-02", store=world.store)).facts
+    uri = plan(make_recipe(data__window__holdout_days=2), "2013-11-02", store=world.store)
+    facts = world.manifest(uri).facts
     assert facts["train"] == ["2013-10-29", "2013-10-30", "2013-10-31"]
     assert facts["holdout"] == ["2013-11-01", "2013-11-02"]
     assert facts["partition"] == "2013-11-02"
-    assert [file["path"] for file in facts["sources"]["trips"]] == [
-        f"trips/{day}.csv.gz" for day in ("2013-10-29", "2013-10-30", "2013-10-31", "2013-11-01", "2013-11-02")
+    groups = groups_of(world, uri)
+    assert [[file.path for file in group.files] for group in groups["trips"]] == [
+        [f"trips/{day}.csv.gz"] for day in ("2013-10-29", "2013-10-30", "2013-10-31", "2013-11-01", "2013-11-02")
     ]
-    assert facts["sources"]["planes"][0]["partition"] is None
+    assert groups["planes"][0].partition is None
 
 
 def test_weather_of_the_day_before_is_planned_when_it_is_there(world: World) -> None:
     days = world.write_days("2013-10-28", 5)
-    weather = world.manifest(plan(make_recipe(), days[4], store=world.store)).facts["sources"]["weather"]
-    assert [file["partition"] for file in weather] == days
+    weather = groups_of(world, plan(make_recipe(), days[4], store=world.store))["weather"]
+    assert [group.partition for group in weather] == days
     (world.landing / f"weather/{days[0]}.csv.gz").unlink()
-    weather = world.manifest(plan(make_recipe(), days[4], store=world.store)).facts["sources"]["weather"]
-    assert [file["partition"] for file in weather] == days[1:]
+    weather = groups_of(world, plan(make_recipe(), days[4], store=world.store))["weather"]
+    assert [group.partition for group in weather] == days[1:]
 
 
 @pytest.mark.parametrize("partition", ["2013-02-29", "2013-1-1", "20131101", "yesterday", "", "2013-11-01T00:00"])

@@ -16,9 +16,8 @@ DAYS = ["2013-10-28", "2013-10-29", "2013-10-30", "2013-10-31"]
 
 
 def run(world: World, recipe: Recipe) -> str:
-    return validate(
-        recipe, ingest(recipe, plan(recipe, DAYS[-1], store=world.store), store=world.store), store=world.store
-    )
+    planned = plan(recipe, DAYS[-1], store=world.store)
+    return validate(recipe, [ingest(recipe, planned, 0, store=world.store)], store=world.store)
 
 
 def bear(fraction: float) -> Recipe:

@@ -1,159 +1,151 @@
-"""Landing files to typed tables: one immutable dataset a file, so that the next night only reads what is new."""
+"""Landing files to typed tables: a batch of the plan's groups at a time, so that many files are spread over workers."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
-from paddlewheel.data.datasets import add_counts, dataset_folder, find_part, manifest_key, read_kind, window_facts
-from paddlewheel.data.plan import TABLE_CODE, SourceFile, source_files
-from paddlewheel.data.records import read_content
-from paddlewheel.data.schema import read_table
-from paddlewheel.errors import DataError
-from paddlewheel.manifest import (
-    Input,
-    Manifest,
-    Shard,
-    code_digest,
-    derive_key,
-    input_of,
-    publish_file,
-    publish_manifest,
-)
+from paddlewheel.connections import environment_of
+from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
+from paddlewheel.data.groups import FileGroup, cut_batches, read_groups, sources_of
+from paddlewheel.data.isolate import Readers, num_cores
+from paddlewheel.data.listing import open_landing
+from paddlewheel.data.tables import Table, files_of, find_by_receipt, make_table
+from paddlewheel.errors import DataError, RecipeError
+from paddlewheel.manifest import Manifest, code_digest, derive_key, input_of, publish_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_data import Source
-from paddlewheel.storage import Store, uri_to_path
+from paddlewheel.storage import Store
 
-ROWS_NAME = "rows.parquet"
-REFUSED_NAME = "refused.jsonl"
 MAX_TOLD = 5
+NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
+CODE = tuple(f"paddlewheel.data.{name}" for name in ("ingest", "tables"))
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ingested:
-    """A file's table manifest, and whether it was made now."""
-
-    manifest: Manifest
-    reference: Input
-    new: bool
+def plan_ingest(recipe: Recipe, plan_uri: str, *, store: Store) -> list[int]:
+    """The numbers of the batches that a plan's groups are ingested in, at most `data.max_batches`."""
+    groups = list(read_groups(store, read_kind(store, plan_uri, "plan")))
+    return list(range(len(cut_batches(groups, recipe.data.max_batches))))
 
 
-def ingest(recipe: Recipe, plan_uri: str, *, store: Store) -> str:
-    """Make the tables of a plan's files that are not published yet; returns the URI of the `ingest` manifest.
+def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
+    """Make the tables of a batch of the plan's groups that are not there yet; the URI of the `ingest` manifest.
 
-    Tables found are verified by digest. Raises DataError that names every file that cannot be read or was changed since
-    the plan; refused rows are counted here and judged by `validate`.
+    Tables found by the receipts of unchanged listings are verified by digest, their files not read. Raises DataError
+    that names every file that was changed since the plan; refused rows and unreadable files are recorded here and
+    judged by `validate`.
     """
-    planned = read_kind(store, plan_uri, "plan").facts
-    sources = {source.name: source for source in (recipe.data.rows, *(join.source for join in recipe.data.joins))}
-    jobs = [(sources[name], file) for name, files in source_files(planned).items() for file in files]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        results = list(pool.map(lambda job: _try_table(recipe, *job, store=store), jobs))
-    faults = [result for result in results if isinstance(result, DataError)]
-    if faults:
-        more = f"\n… and {len(faults) - MAX_TOLD} more files" if len(faults) > MAX_TOLD else ""
-        raise DataError("\n".join(str(fault) for fault in faults[:MAX_TOLD]) + more)
-    tables = [result for result in results if isinstance(result, _Ingested)]
-    return _publish(recipe, plan_uri, tables, store)
+    planned = read_kind(store, plan_uri, "plan")
+    groups, num_batches = _groups_of(recipe, planned, batch, store)
+    with ThreadPoolExecutor(NUM_LOOKERS) as pool:
+        tables = dict(enumerate(pool.map(lambda group: find_by_receipt(store, group), groups)))
+    missing = [position for position, table in tables.items() if table is None]
+    landing, sources = open_landing(store, recipe.data.landing), sources_of(recipe)
+    count = min(num_cores(), len(missing))
+    with Readers(max(1, count), secrets=environment_of(_connections(sources.values()))) as readers:
+
+        def make(position: int) -> Table:
+            group = groups[position]
+            return make_table(
+                recipe, sources[group.source], group, landing=landing, store=store, readers=readers
+            )  # fmt: skip
+
+        tables.update(_run_all(make, missing, count))
+    found = [table for _, table in sorted(tables.items()) if table is not None]
+    return _publish(recipe, planned, (batch, num_batches), found, store)
 
 
-def ingest_file(recipe: Recipe, source: Source, file: SourceFile, *, store: Store) -> Manifest:
-    """Read one landing file into its table dataset, files first, manifest last; returns the `table` manifest.
-
-    Raises DataError for a file that is not as planned or cannot be read by the schema; nothing is published then.
-    """
-    path = uri_to_path(file.uri)
-    table = read_table(path, read_content(path, digest=file.digest), source)
-    with store.staging() as staging:
-        rows_path = staging / ROWS_NAME
-        table.frame.write_parquet(rows_path, compression="zstd", statistics=False)
-        files = [publish_file(store, f"{file.table}/{ROWS_NAME}", rows_path, rows=len(table.frame))]
-        if table.refusals:
-            refused_path = staging / REFUSED_NAME
-            refused_path.write_bytes(table.refusal_lines(file.path))
-            files.append(publish_file(store, f"{file.table}/{REFUSED_NAME}", refused_path))
-    facts = {
-        "source": source.name,
-        "partition": file.partition,
-        "file": file.path,
-        "rows": len(table.frame),
-        "refused": len(table.refusals),
-        "reasons": table.counts,
-        "extra_columns": table.extra_columns,
-    }
-    manifest = Manifest(
-        kind="table",
-        name=f"{recipe.name}.{source.name}",
-        key=file.table,
-        files=tuple(files),
-        inputs=(Input(key=file.path, digest=file.digest),),
-        code=code_digest(*TABLE_CODE),
-        facts=facts,
-    )
-    publish_manifest(store, manifest)
-    return manifest
+def _groups_of(recipe: Recipe, planned: Manifest, batch: int, store: Store) -> tuple[list[FileGroup], int]:
+    groups = list(read_groups(store, planned))
+    batches = cut_batches(groups, recipe.data.max_batches)
+    if not 0 <= batch < len(batches):
+        raise RecipeError(f"there is no batch {batch} of {planned.key}: it has {len(batches)}, from 0 on")
+    return [groups[position] for position in batches[batch]], len(batches)
 
 
-def _try_table(recipe: Recipe, source: Source, file: SourceFile, *, store: Store) -> _Ingested | DataError:
-    found = find_part(store, file.table)
+def _connections(sources: Iterable[Source]) -> list[str]:
+    """Ids of the connections that readers need; a URL needs none."""
+    named = {source.sql.connection for source in sources if source.sql is not None}
+    return sorted(name for name in named if "://" not in name)
+
+
+def _run_all(make: Callable[[int], Table], positions: Sequence[int], count: int) -> dict[int, Table]:
+    """make(position) of each, `count` at once. DataErrors are told together; any other error stops the rest."""
+    if not positions:
+        return {}
+    pool = ThreadPoolExecutor(count)
     try:
-        manifest = found or ingest_file(recipe, source, file, store=store)
+        futures: dict[Future[Table | DataError], int] = {
+            pool.submit(_or_fault, make, position): position for position in positions
+        }
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        results = {futures[future]: future.result() for future in done}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    faults = [str(results[position]) for position in positions if isinstance(results.get(position), DataError)]
+    if faults:
+        lines = "\n".join(faults).splitlines()
+        more = f"\n… and {len(lines) - MAX_TOLD} more" if len(lines) > MAX_TOLD else ""
+        raise DataError("\n".join(lines[:MAX_TOLD]) + more)
+    return {position: result for position, result in results.items() if isinstance(result, Table)}
+
+
+def _or_fault(make: Callable[[int], Table], position: int) -> Table | DataError:
+    try:
+        return make(position)
     except DataError as error:
         return error
-    return _Ingested(manifest=manifest, reference=input_of(store, manifest_key(file.table)), new=found is None)
 
 
-def _publish(recipe: Recipe, plan_uri: str, tables: list[_Ingested], store: Store) -> str:
-    window, code = window_facts(read_kind(store, plan_uri, "plan").facts), code_digest("paddlewheel.data.ingest")
-    inputs = (input_of(store, plan_uri), *(table.reference for table in tables))
-    folder = dataset_folder(recipe, "ingest", derive_key("ingest", [[one.key, one.digest] for one in inputs], code))
-    manifests = [table.manifest for table in tables]
+def _publish(recipe: Recipe, planned: Manifest, batch: tuple[int, int], tables: Sequence[Table], store: Store) -> str:
+    code = code_digest(*CODE)
+    inputs = (input_of(store, manifest_key(planned.key)), *(table.reference for table in tables))
+    key = derive_key("ingest", batch, [[one.key, one.digest] for one in inputs], code)
+    folder = dataset_folder(recipe, "ingest", key)
+    files = tuple(file for table in tables for file in files_of(table.manifest))
     num_new = sum(table.new for table in tables)
-    _warn_of_extra_columns(table.manifest for table in tables if table.new)
-    refused = sum(manifest.facts["refused"] for manifest in manifests)
     if not num_new and store.stat(manifest_key(folder)) is not None:
-        files = sum(len(manifest.files) for manifest in manifests)
-        log.info("ingest: already done, %d files verified, skipped (%s)", files, manifest_key(folder))
+        log.info("ingest: already done, %d files verified, skipped (%s)", len(files), manifest_key(folder))
         return store.uri(manifest_key(folder))
+    manifests = [table.manifest for table in tables]
+    _warn_of_extra_columns(table.manifest for table in tables if table.new)
+    _warn_of_unreadable(table.manifest for table in tables if table.new)
     log.info(
         "ingest: %d files read, %d found ingested with digests right; %d rows, %d refused",
-        num_new, len(tables) - num_new, sum(manifest.facts["rows"] for manifest in manifests), refused,
-    )  # fmt: skip
-    facts = {
-        "rows": {name: sum(one.facts["rows"] for one in found) for name, found in _by_source(manifests).items()},
-        "refused": {name: sum(one.facts["refused"] for one in found) for name, found in _by_source(manifests).items()},
+        *(sum(_num_files(table.manifest) for table in tables if table.new == new) for new in (True, False)),
+        *(sum(one.facts[name] for one in manifests) for name in ("rows", "refused")),
+    )
+    facts = {name: _by_source(manifests, name) for name in ("rows", "refused")} | {
         "reasons": {
-            name: add_counts(one.facts["reasons"] for one in found) for name, found in _by_source(manifests).items()
+            source: add_counts(one.facts["reasons"] for one in manifests if one.facts["source"] == source)
+            for source in _by_source(manifests, "rows")
         },
+        "batch": batch[0],
+        "batches": batch[1],
     }
     manifest = Manifest(
         kind="ingest",
         name=recipe.name,
         key=folder,
-        files=tuple(_with_facts(file, one) for one in manifests for file in one.files),
+        files=files,
         inputs=inputs,
         code=code,
-        facts=facts | window,
+        facts=facts | window_facts(planned.facts),
     )
     return publish_manifest(store, manifest)
 
 
-def _with_facts(file: Shard, table: Manifest) -> Shard:
-    """A table's file as the window lists it: with its source, day, and the counts of its table."""
-    part = "rows" if file.key.endswith(ROWS_NAME) else "refused"
-    facts = {"part": part} | {name: table.facts[name] for name in ("source", "partition", "file", "refused")}
-    return Shard(key=file.key, bytes=file.bytes, digest=file.digest, rows=file.rows, facts=facts)
+def _num_files(table: Manifest) -> int:
+    return len(table.facts["files"]) + len(table.facts["unreadable"])
 
 
-def _by_source(manifests: list[Manifest]) -> dict[str, list[Manifest]]:
-    grouped: dict[str, list[Manifest]] = {}
+def _by_source(manifests: Sequence[Manifest], fact: str) -> dict[str, int]:
+    total: dict[str, int] = {}
     for manifest in manifests:
-        grouped.setdefault(manifest.facts["source"], []).append(manifest)
-    return grouped
+        total[manifest.facts["source"]] = total.get(manifest.facts["source"], 0) + manifest.facts[fact]
+    return total
 
 
 def _warn_of_extra_columns(manifests: Iterable[Manifest]) -> None:
@@ -163,3 +155,11 @@ def _warn_of_extra_columns(manifests: Iterable[Manifest]) -> None:
     for source, names in extra.items():
         if names:
             log.warning("ingest: columns of %s that the recipe does not name are ignored: %s", source, ", ".join(names))
+
+
+def _warn_of_unreadable(manifests: Iterable[Manifest]) -> None:
+    unreadable = [one for manifest in manifests for one in manifest.facts["unreadable"]]
+    for one in unreadable[:MAX_TOLD]:
+        log.warning("ingest: unreadable, its rows are missing: %s: %s", one["path"], one["reason"])
+    if len(unreadable) > MAX_TOLD:
+        log.warning("ingest: … and %d more unreadable files", len(unreadable) - MAX_TOLD)

@@ -1,6 +1,7 @@
-"""The plan of a partition: the days it trains on and is judged by, and the landing files it needs, frozen by digest.
+"""The plan of a partition: the days it trains on and is judged by, and the listing of the landing files it needs.
 
-Every later step takes the recipe and the bytes from the plan, so that a file delivered again meanwhile is noticed.
+Nothing is read here. Every later step takes the recipe and the files from the plan, each as it was listed, so that a
+file delivered again meanwhile is noticed.
 """
 
 from __future__ import annotations
@@ -9,38 +10,26 @@ import datetime
 import logging
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import xxhash
+
 from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind
+from paddlewheel.data.groups import GROUPS_NAME, SQL_NAME, FileGroup, SourceFile, build_groups, sources_of
+from paddlewheel.data.listing import Listing, by_day, is_folder, list_sources, open_landing
 from paddlewheel.errors import DataError, RecipeError, StorageError
-from paddlewheel.manifest import Manifest, code_digest, derive_key, find_done, publish_manifest
+from paddlewheel.manifest import Manifest, Shard, code_digest, derive_key, find_done, publish_manifest
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.recipe_data import Join, Source
-from paddlewheel.storage import Store, digest_file, open_store
+from paddlewheel.storage import Store
 
-PARTITION = "{partition}"
-TABLE_CODE = tuple(f"paddlewheel.data.{name}" for name in ("ingest", "schema", "records", "types"))
 MAX_TOLD = 5
+LEFTOVER_SECONDS = 24 * 3600
+CODE = tuple(f"paddlewheel.data.{name}" for name in ("plan", "listing", "groups"))
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """A landing file as planned. `partition`: its day, None for a source of one file.
-
-    `table`: key of its table dataset; `published`: that dataset was there when the plan was made.
-    """
-
-    path: str
-    uri: str
-    bytes: int
-    digest: str
-    table: str
-    partition: str | None = None
-    published: bool = False
+Files = Mapping[str | None, Sequence[SourceFile]]
 
 
 def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
@@ -51,53 +40,43 @@ def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
     day = parse_partition(partition)
     train, holdout = window_days(day, recipe.data.window.train_days, recipe.data.window.holdout_days)
     landing = open_landing(store, recipe.data.landing)
+    _sweep(store)
+    sources = sources_of(recipe)
+    listings = list_sources(landing, [source for source in sources.values() if source.sql is None])
     window = [*train, *holdout]
-    _check_days(recipe.data.rows, landing, partition, window)
-    planned = {
-        recipe.data.rows.name: _list_files(recipe, recipe.data.rows, landing, days=window, optional=[], store=store)
-    }
-    for join in recipe.data.joins:
-        days, optional = (window, earlier_days(join, train[0])) if PARTITION in join.source.path else ([], [])
-        planned[join.source.name] = _list_files(recipe, join.source, landing, days=days, optional=optional, store=store)
-    frozen = {
-        name: [[file.path, file.uri, file.digest, file.table] for file in files] for name, files in planned.items()
-    }
-    code = code_digest("paddlewheel.data.plan")
-    folder = dataset_folder(recipe, "plan", derive_key("plan", recipe.digest, partition, landing.root, frozen, code))
-    if find_done(store, manifest_key(folder)):
-        return store.uri(manifest_key(folder))
-    facts = {
-        "partition": partition,
-        "train": train,
-        "holdout": holdout,
-        "landing": landing.root,
-        "sources": {name: [vars(file) for file in files] for name, files in planned.items()},
-        "recipe": dump(recipe),
-    }
-    files = [file for found in planned.values() for file in found]
-    log.info(
-        "plan: %s: train %s..%s, holdout %s..%s; %d files, %d of them ingested before",
-        partition, train[0], train[-1], holdout[0], holdout[-1], len(files), sum(file.published for file in files),
-    )  # fmt: skip
-    manifest = Manifest(kind="plan", name=recipe.name, key=folder, recipe=recipe.digest, code=code, facts=facts)
-    try:
-        return publish_manifest(store, manifest)
-    except StorageError:
-        # Another planner may have been first, when other tables were published; its plan of the same files serves.
-        if store.stat(manifest_key(folder)) is None:
-            raise
-        return store.uri(manifest_key(folder))
+    if recipe.data.rows.sql is None:
+        _check_days(recipe.data.rows, landing, listings[recipe.data.rows.name], partition, window)
+    early: dict[str, list[str]] = {join.source.name: earlier_days(join, train[0]) for join in recipe.data.joins}
+    groups: list[FileGroup] = []
+    for name, source in sources.items():
+        if source.sql is None:
+            files = _files_of(source, landing, listings[name], window, early.get(name, []))
+            place = landing.root
+        else:
+            files = _versions_of(source, [*early.get(name, []), *window] if by_day(source) else [None])
+            place = source.sql.connection
+        known = set(store.children(f"datasets/{recipe.name}.{name}.receipts"))
+        groups += build_groups(recipe, source, files, place, known)
+    facts = {"partition": partition, "train": train, "holdout": holdout, "landing": landing.root}
+    return _publish(recipe, groups, facts, store)
+
+
+def newest_day(recipe: Recipe, *, store: Store) -> str:
+    """The newest day for which the landing folder holds rows. Raises DataError for none, RecipeError for a query."""
+    source = recipe.data.rows
+    if source.sql is not None:
+        raise RecipeError(f"{source.name} is a query, whose newest day nobody lists; say which day: --partition DAY")
+    landing = open_landing(store, recipe.data.landing)
+    held = list_sources(landing, [source])[source.name].held
+    if not held:
+        raise DataError(_nothing_held(source, landing))
+    return held[-1]
 
 
 def recipe_of(store: Store, plan_uri: str) -> Recipe:
     """The recipe that a plan was made of, `--set` included, so that all steps of a run use the same."""
     tree: Mapping[str, Any] = read_kind(store, plan_uri, "plan").facts["recipe"]
     return load_recipe(tree)
-
-
-def source_files(facts: Mapping[str, Any]) -> dict[str, tuple[SourceFile, ...]]:
-    """The planned files by source."""
-    return {name: tuple(SourceFile(**file) for file in files) for name, files in facts["sources"].items()}
 
 
 def parse_partition(partition: str) -> datetime.date:
@@ -124,7 +103,7 @@ def window_days(day: datetime.date, train_days: int, holdout_days: int) -> tuple
 
 def earlier_days(join: Join, day: str) -> list[str]:
     """Days before `day` whose files may hold the last observation as of a moment in it."""
-    if join.kind != "asof" or PARTITION not in join.source.path:
+    if join.kind != "asof" or not by_day(join.source):
         return []
     count = max(1, math.ceil((join.tolerance_hours or 24) / 24))
     start = datetime.date.fromisoformat(day)
@@ -132,70 +111,92 @@ def earlier_days(join: Join, day: str) -> list[str]:
     return [(start - datetime.timedelta(days=back)).isoformat() for back in range(count, 0, -1)]
 
 
-def table_section(source: Source) -> dict[str, Any]:
-    """What of a source decides over its tables: all but how many refused rows are borne."""
-    section: dict[str, Any] = dump(source)
-    del section["max_refused_fraction"]
-    return section
-
-
-def open_landing(store: Store, landing: str) -> Store:
-    """The landing folder as a store of its own. A relative name lies below the store's root."""
-    absolute = "://" in landing or landing.startswith(("/", "~"))
-    return open_store(landing if absolute else store.uri(landing))
-
-
-def landing_days(source: Source, landing: Store) -> list[str]:
-    """The days for which the landing folder holds a file of the source, sorted."""
-    if PARTITION not in source.path:
-        return []
-    before, after = (re.escape(part) for part in source.path.split(PARTITION, 1))
-    pattern = re.compile(before + r"(\d{4}-\d\d-\d\d)" + after.replace(re.escape(PARTITION), r"\1"))
-    folder = source.path.partition(PARTITION)[0].rpartition("/")[0]
-    return sorted(match[1] for stat in landing.list(folder) if (match := pattern.fullmatch(stat.key)))
-
-
-def _list_files(
-    recipe: Recipe, source: Source, landing: Store, *, days: list[str], optional: list[str], store: Store
-) -> list[SourceFile]:
-    """The source's files for these days, and for the optional ones where they are there. No days: its single file."""
-    code, section = code_digest(*TABLE_CODE), table_section(source)
-    wanted: list[str | None] = [*optional, *days]
-    files, missing = [], []
-    for day in wanted or [None]:
-        path = source.path.replace(PARTITION, day) if day else source.path
-        stat = landing.stat(path)
-        if stat is None:
-            if day not in optional:
-                missing.append(landing.uri(path))
-            continue
-        digest = digest_file(landing.local_path(path))
-        key = derive_key("table", path, day, digest, section, code)
-        table = dataset_folder(recipe, source.name, key)
-        published = store.stat(manifest_key(table)) is not None
-        file = SourceFile(
-            path=path,
-            uri=landing.uri(path),
-            bytes=stat.bytes,
-            digest=digest,
-            table=table,
-            partition=day,
-            published=published,
-        )
-        files.append(file)
+def _files_of(
+    source: Source, landing: Store, listing: Listing, days: Sequence[str], optional: Sequence[str]
+) -> dict[str | None, list[SourceFile]]:
+    """The source's files for these days, and for the optional ones where they are there. Raises DataError for gaps."""
+    if not by_day(source):
+        if not listing.single:
+            raise DataError(_missing_message(source, landing, listing, [source.path]))
+        return {None: listing.single}
+    missing = [source.path.replace("{partition}", day) for day in days if day not in listing.days]
     if missing:
-        raise DataError(_missing_message(source, landing, missing))
-    return files
+        raise DataError(_missing_message(source, landing, listing, missing))
+    return {day: listing.days[day] for day in [*optional, *days] if day in listing.days}
 
 
-def _check_days(source: Source, landing: Store, partition: str, days: list[str]) -> None:
+def _versions_of(source: Source, days: Sequence[str | None]) -> dict[str | None, list[SourceFile]]:
+    """A query as one file a day, its version that of the rows."""
+    from paddlewheel.data.readers.sql import versions_of
+
+    if source.sql is None:
+        raise RecipeError(f"{source.name} is no query")
+    versions = versions_of(source.sql, days)
+    return {
+        day: [SourceFile(path=SQL_NAME, bytes=0, etag=version)] for day, version in zip(days, versions, strict=True)
+    }
+
+
+def _publish(recipe: Recipe, groups: Sequence[FileGroup], window: Mapping[str, Any], store: Store) -> str:
+    code = code_digest(*CODE)
+    receipts = [group.receipt for group in groups]
+    folder = dataset_folder(recipe, "plan", derive_key("plan", recipe.digest, window, receipts, code))
+    if find_done(store, manifest_key(folder)):
+        return store.uri(manifest_key(folder))
+    lines = "".join(group.to_json() + "\n" for group in groups).encode()
+    digest = xxhash.xxh3_128_hexdigest(lines)
+    # Named by its bytes: another planner of the same files may know other tables already, and publish before us.
+    listed = Shard(key=f"{folder}/{digest[:8]}-{GROUPS_NAME}", bytes=len(lines), digest=digest)
+    counts = {name: _count([group for group in groups if group.source == name]) for name in sources_of(recipe)}
+    manifest = Manifest(
+        kind="plan",
+        name=recipe.name,
+        key=folder,
+        files=(listed,),
+        recipe=recipe.digest,
+        code=code,
+        facts={**window, "sources": counts, "recipe": dump(recipe)},
+    )
+    train, holdout = window["train"], window["holdout"]
+    log.info(
+        "plan: %s: train %s..%s, holdout %s..%s; %d files in %d groups, %d of them ingested before",
+        window["partition"], train[0], train[-1], holdout[0], holdout[-1],
+        sum(count["files"] for count in counts.values()), len(groups), sum(group.known for group in groups),
+    )  # fmt: skip
+    try:
+        store.publish(listed.key, lines)
+        return publish_manifest(store, manifest)
+    except StorageError:
+        if store.stat(manifest_key(folder)) is None:
+            raise
+        return store.uri(manifest_key(folder))
+
+
+def _count(groups: Sequence[FileGroup]) -> dict[str, int]:
+    return {
+        "files": sum(len(group.files) for group in groups),
+        "bytes": sum(group.size_bytes for group in groups),
+        "groups": len(groups),
+        "known": sum(group.known for group in groups),
+    }
+
+
+def _sweep(store: Store) -> None:
+    """Remove what writers that died left behind; a store that refuses is told of where it matters."""
+    try:
+        swept = store.sweep(LEFTOVER_SECONDS)
+    except StorageError as error:
+        log.warning("plan: leftovers of dead writers could not be swept: %s", error)
+        return
+    if swept:
+        log.info("plan: %d leftovers of dead writers removed", len(swept))
+
+
+def _check_days(source: Source, landing: Store, listing: Listing, partition: str, days: list[str]) -> None:
     """Say that a partition or its window lies outside the data, before single files are missed."""
-    held = landing_days(source, landing)
+    held = listing.held
     if not held:
-        raise DataError(
-            f"the landing folder {landing.root} holds no file like {source.path}; put the data there "
-            "(the demo's: paddlewheel demo flights LANDING), or change data.landing"
-        )
+        raise DataError(_nothing_held(source, landing))
     holds = f"the landing folder {landing.root} holds {source.name} of {held[0]}..{held[-1]} ({len(held)} days)"
     if not held[0] <= partition <= held[-1]:
         raise DataError(f"the partition {partition} is outside the data: {holds}")
@@ -203,14 +204,26 @@ def _check_days(source: Source, landing: Store, partition: str, days: list[str])
         first = datetime.date.fromisoformat(held[0]) + datetime.timedelta(days=len(days) - 1)
         raise DataError(
             f"the window of {partition} begins on {days[0]}, before the data: {holds}, so "
-            f"{landing.uri(source.path.replace(PARTITION, days[0]))} is missing; choose a partition from {first} on, "
-            f"or make data.window smaller ({len(days)} days now)"
+            f"{landing.uri(source.path.replace('{partition}', days[0]))} is missing; choose a partition from {first} "
+            f"on, or make data.window smaller ({len(days)} days now)"
         )
 
 
-def _missing_message(source: Source, landing: Store, missing: list[str]) -> str:
-    told = ", ".join(missing[:MAX_TOLD]) + (f" and {len(missing) - MAX_TOLD} more" if len(missing) > MAX_TOLD else "")
-    held = landing_days(source, landing)
+def _nothing_held(source: Source, landing: Store) -> str:
+    return (
+        f"the landing folder {landing.root} holds no file like {source.path}; put the data there "
+        "(the demo's: paddlewheel demo flights LANDING), or change data.landing"
+    )
+
+
+def _missing_message(source: Source, landing: Store, listing: Listing, missing: Sequence[str]) -> str:
+    told = ", ".join(landing.uri(path) for path in missing[:MAX_TOLD])
+    told += f" and {len(missing) - MAX_TOLD} more" if len(missing) > MAX_TOLD else ""
+    held = listing.held
     state = f"; the landing folder holds {source.name} of {held[0]}..{held[-1]} ({len(held)} days)" if held else ""
     count = "a file is" if len(missing) == 1 else f"{len(missing)} files are"
-    return f"{count} missing for the source {source.name!r}: {told}{state}. Deliver it, or choose another partition"
+    folders = [path for path in missing[:MAX_TOLD] if is_folder(landing, path)]
+    kind = f"; {landing.uri(folders[0])} is a folder: put a file there, or write /** after it" if folders else ""
+    return (
+        f"{count} missing for the source {source.name!r}: {told}{kind}{state}. Deliver it, or choose another partition"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind, window_facts
+from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
 from paddlewheel.errors import DataError
 from paddlewheel.manifest import (
     Manifest,
@@ -19,6 +19,7 @@ from paddlewheel.manifest import (
     find_done,
     input_of,
     publish_manifest,
+    read_manifest,
 )
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.recipe_data import Column, Source
@@ -29,46 +30,49 @@ MOST_TOP_VALUES = 5
 log = logging.getLogger(__name__)
 
 
-def validate(recipe: Recipe, ingest_uri: str, *, store: Store) -> str:
-    """Hold the window's tables against the recipe; returns the URI of the `validated` manifest.
+def validate(recipe: Recipe, ingest_uris: Sequence[str], *, store: Store) -> str:
+    """Hold the window's tables, of all batches, against the recipe; returns the URI of the `validated` manifest.
 
     Raises DataError where more rows were refused than a source's max_refused_fraction bears, over the window or in the
     partition's own file, or where two files hold a row of the same key.
     """
-    ingested = read_kind(store, ingest_uri, "ingest")
+    batches = [read_kind(store, uri, "ingest") for uri in ingest_uris]
+    tables = [file for batch in batches for file in batch.files]
+    tables.sort(key=lambda file: (file.facts["source"], file.facts["partition"] or "", file.key))
     sources = [recipe.data.rows, *(join.source for join in recipe.data.joins)]
     code = code_digest("paddlewheel.data.validate")
-    source_input = input_of(store, ingest_uri)
-    key = derive_key("validated", source_input.digest, [dump(source) for source in sources], code)
+    inputs = tuple(input_of(store, uri) for uri in ingest_uris)
+    key = derive_key("validated", [one.digest for one in inputs], [dump(source) for source in sources], code)
     folder = dataset_folder(recipe, "validated", key)
     if find_done(store, manifest_key(folder)):
         return store.uri(manifest_key(folder))
     faults = []
     for source in sources:
-        files = [file for file in ingested.files if file.facts["source"] == source.name]
-        faults += list(_refused_beyond(source, files, ingested.facts["partition"], store))
+        files = [file for file in tables if file.facts["source"] == source.name]
+        faults += list(_refused_beyond(source, files, batches[0].facts["partition"], store))
         faults += list(_rows_twice(source, _row_files(files), store))
     if faults:
         raise DataError("\n".join(faults))
     main = recipe.data.rows
-    rows, refused = ingested.facts["rows"][main.name], ingested.facts["refused"][main.name]
+    counts = {name: add_counts(batch.facts[name] for batch in batches) for name in ("rows", "refused")}
+    rows, refused = counts["rows"][main.name], counts["refused"][main.name]
     facts = {
         "rows": rows,
         "refused": refused,
-        "refused_by_reason": ingested.facts["reasons"][main.name],
-        "refused_by_source": ingested.facts["refused"],
-        "days": _days(main, ingested.files),
-        "profile": {source.name: _profile(source, ingested.files, store) for source in sources},
+        "refused_by_reason": add_counts(batch.facts["reasons"].get(main.name, {}) for batch in batches),
+        "refused_by_source": counts["refused"],
+        "days": _days(main, tables),
+        "profile": {source.name: _profile(source, tables, store) for source in sources},
     }
     log.info("validate: %d rows of %s, %d refused, within the recipe's limits", rows, main.name, refused)
     manifest = Manifest(
         kind="validated",
         name=recipe.name,
         key=folder,
-        files=ingested.files,
-        inputs=(source_input,),
+        files=tuple(tables),
+        inputs=inputs,
         code=code,
-        facts=facts | window_facts(ingested.facts),
+        facts=facts | window_facts(batches[0].facts),
     )
     return publish_manifest(store, manifest)
 
@@ -120,7 +124,7 @@ def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterato
         return
     keys = pl.concat(
         [
-            pl.scan_parquet(store.local_path(file.key)).select(*source.key, _file=pl.lit(file.facts["file"]))
+            pl.scan_parquet(store.local_path(file.key)).select(*source.key, _file=pl.lit(_name_of(file, store)))
             for file in files
         ]
     )
@@ -136,6 +140,12 @@ def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterato
         yield f"{source.name}: {named} stands in {' and in '.join(row['files'])}; one row a key: take it out of one"
     if len(twice) > MAX_TOLD:
         yield f"{source.name}: … and {len(twice) - MAX_TOLD} more rows that stand in two files"
+
+
+def _name_of(file: Shard, store: Store) -> str:
+    """The landing files of a table's rows."""
+    table = read_manifest(store, manifest_key(file.key.rpartition("/")[0]))
+    return ", ".join(one["path"] for one in table.facts["files"])
 
 
 def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, Any]:

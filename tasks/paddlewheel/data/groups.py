@@ -1,0 +1,159 @@
+"""A day's files of one source as groups: each is read in one go and becomes one table.
+
+A group's receipt is named by what the landing folder lists of its files, so that an unchanged listing is never read
+again; its table is named by what stands in the files.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from paddlewheel.data.datasets import dataset_folder
+from paddlewheel.data.readers import READERS
+from paddlewheel.errors import StorageError
+from paddlewheel.manifest import Manifest, code_digest, derive_key
+from paddlewheel.recipe import Recipe, dump
+from paddlewheel.recipe_data import Source
+from paddlewheel.storage import Store
+
+GROUP_BYTES: Final = 128 << 20
+GROUP_FILES: Final = 1_000
+BATCH_BYTES: Final = 256 << 20  # of landing files: less than that is not worth a second task
+# What opening a file, reading a group and looking at a table that is there cost, told as bytes of reading.
+FILE_COST_BYTES: Final = 32 << 10
+GROUP_COST_BYTES: Final = 512 << 10
+KNOWN_COST_BYTES: Final = 16 << 10
+GROUPS_NAME: Final = "groups.jsonl"
+SQL_NAME: Final = "sql"  # stands for the path of a source that is a query
+# Of a column, what decides over no row: what it is used for, and how it is judged later.
+LATER_FIELDS: Final = ("known", "unit", "drift")
+TABLE_CODE: Final = tuple(f"paddlewheel.data.{name}" for name in ("group", "schema", "types", "readers"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """A landing file as it was listed. etag: the store's version of it, or what a query's version was."""
+
+    path: str
+    bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileGroup:
+    """Files of one source and day (None: a source without days) that become one table.
+
+    receipt: the folder of what says which table; known: it was there when the plan was made.
+    """
+
+    source: str
+    partition: str | None
+    files: tuple[SourceFile, ...]
+    receipt: str
+    known: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_json(self) -> str:
+        """One line of the plan's file of groups."""
+        files = [(file.path, file.bytes, file.etag) for file in self.files]
+        return json.dumps([self.source, self.partition, self.receipt, self.known, files], ensure_ascii=False)
+
+    @staticmethod
+    def from_json(line: str | bytes) -> FileGroup:
+        """The group of `to_json`."""
+        source, partition, receipt, known, files = json.loads(line)
+        return FileGroup(
+            source=source,
+            partition=partition,
+            receipt=receipt,
+            known=known,
+            files=tuple(SourceFile(path=path, bytes=size, etag=etag) for path, size, etag in files),
+        )
+
+
+def cut_groups(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
+    """Files, sorted by path, in groups of at most GROUP_BYTES and GROUP_FILES; a larger file is a group of its own."""
+    group: list[SourceFile] = []
+    size = 0
+    for file in sorted(files, key=lambda one: one.path):
+        if group and (size + file.bytes > GROUP_BYTES or len(group) == GROUP_FILES):
+            yield tuple(group)
+            group, size = [], 0
+        group.append(file)
+        size += file.bytes
+    if group:
+        yield tuple(group)
+
+
+def build_groups(
+    recipe: Recipe, source: Source, days: Mapping[str | None, Sequence[SourceFile]], landing: str, known: set[str]
+) -> list[FileGroup]:
+    """The groups of a source's files by day. known: keys of the receipts that are published."""
+    section, code = table_section(source), table_code(source)
+    place = [landing, section, code]
+    groups = []
+    for day, files in days.items():
+        for some in cut_groups(files):
+            key = derive_key("receipt", place, day, [(file.path, file.bytes, file.etag) for file in some])
+            receipt = dataset_folder(recipe, f"{source.name}.receipts", key)
+            groups.append(FileGroup(source=source.name, partition=day, files=some, receipt=receipt, known=key in known))
+    return groups
+
+
+def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]]:
+    """Positions of groups by batch, about equal in what is left to read; one batch where that is little."""
+    costs = [
+        0 if group.known else group.size_bytes + len(group.files) * FILE_COST_BYTES + GROUP_COST_BYTES for group in groups
+    ]
+    count = max(1, min(max_batches, len(groups), -(-sum(costs) // BATCH_BYTES)))
+    loads = [(0, number) for number in range(count)]
+    batches: list[list[int]] = [[] for _ in range(count)]
+    for position in sorted(range(len(groups)), key=lambda one: (-costs[one], one)):
+        load, number = loads[0]
+        batches[number].append(position)
+        # Even a known group is looked at: what is known is spread too.
+        heapq.heapreplace(loads, (load + costs[position] + KNOWN_COST_BYTES, number))
+    return [sorted(batch) for batch in batches]
+
+
+def read_groups(store: Store, plan: Manifest) -> Iterator[FileGroup]:
+    """The groups of a plan, in its order. Raises StorageError where its file of them is not what the plan recorded."""
+    (listed,) = plan.files
+    if store.digest(listed.key) != listed.digest:
+        raise StorageError(
+            f"{store.uri(listed.key)} is not the file that its plan recorded; remove {plan.key}, plan again"
+        )
+    with store.local_path(listed.key).open("rb") as lines:
+        for line in lines:
+            yield FileGroup.from_json(line)
+
+
+def sources_of(recipe: Recipe) -> dict[str, Source]:
+    """Every source of a recipe by name, the main one first."""
+    return {source.name: source for source in (recipe.data.rows, *(join.source for join in recipe.data.joins))}
+
+
+def table_section(source: Source) -> dict[str, Any]:
+    """What of a source decides over its tables: not where its files lie, nor what is borne of refused rows."""
+    section: dict[str, Any] = dump(source)
+    for name in ("path", "max_refused_fraction", "max_unreadable_fraction"):
+        del section[name]
+    section["sql"] = source.sql and source.sql.query
+    for column in section["columns"]:
+        for name in LATER_FIELDS:
+            del column[name]
+    return section
+
+
+def table_code(source: Source) -> str:
+    """Digest of the code that makes a source's tables, its own reader with it."""
+    own = () if source.format in READERS else (source.format.partition(":")[0],)
+    return code_digest(*TABLE_CODE, *own)
