@@ -196,18 +196,18 @@ class Data:
     compression: Literal["lz4", "zstd", "none"] = "lz4"
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=VERBATIM)
 class Feature:
     """One model input. `columns` are raw or joined columns; parameters that a kind does not take are refused.
 
     category: vocabulary with at least `min_count` sightings (and at most `max_size` entries), 0 = unknown or missing.
     hash: xxh3 into `buckets`. cross: hash of several columns together. standard, log1p: float, standardised on the
-    training window, missing -> 0 with an indicator. clip: between `lower` and `upper`, then as standard. quantile: bin
-    number of `bins`. clock: minutes since midnight of an hhmm number, cyclic sine and cosine. cyclic: sine and cosine
-    with `period`. hour, year_day: of a timestamp in `timezone`, cyclic. weekday, month: of the same, as ids. age: first
-    column (a year) minus the second, standardised. multi: up to `length` values between `separator`, ids of one
-    vocabulary. words, characters: the first `length` n-grams (n from 1, or 3, to `ngram`) hashed into `buckets`.
-    bytes: `length` UTF-8 bytes as ids, 0 after the end.
+    training window, missing -> 0 with an indicator. clip: between `lower` and `upper` (or one of them), then as
+    standard. quantile: bin number of `bins`. clock: minutes since midnight of an hhmm number, cyclic sine and cosine.
+    cyclic: sine and cosine with `period`. hour, year_day: of a time in `timezone`, cyclic. weekday, month: of the same,
+    as ids. age: first column (a year) minus the second, standardised. multi: up to `length` values between `separator`,
+    ids of one vocabulary. words, characters: the first `length` n-grams (n from 1, or 3, to `ngram`) hashed into
+    `buckets`. bytes: `length` UTF-8 bytes as ids, 0 after the end.
     """
 
     name: Name
