@@ -52,17 +52,15 @@ def look(name: str, content: bytes, *, whole: bool) -> tuple[str, int, int]:
 
     if not content:
         raise UnreadableFile(f"{name}: the file is empty (0 bytes); deliver it again")
+    if reason := _cut_off(content):
+        raise UnreadableFile(f"{name}: {reason}; deliver it again")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 kind, (width, height) = str(image.format), image.size
-                if reason := _cut_off(kind, content):
-                    raise UnreadableFile(f"{name}: {reason}; deliver it again")
                 if whole:
                     image.load()
-    except UnreadableFile:
-        raise
     except UnidentifiedImageError as error:
         raise UnreadableFile(f"{name}: not a picture ({', '.join(FORMATS)}); deliver it again") from error
     except Exception as error:  # Pillow's decoders raise whatever they meet
@@ -70,15 +68,17 @@ def look(name: str, content: bytes, *, whole: bool) -> tuple[str, int, int]:
     return kind, width, height
 
 
-def _cut_off(kind: str, content: bytes) -> str | None:
+def _cut_off(content: bytes) -> str | None:
     """Why a picture is not whole by its marks, which cost no decoding. A thumbnail's end is not the picture's."""
     size = len(content)
-    if kind in ("JPEG", "MPO") and content.rfind(JPEG_END) < content.rfind(JPEG_SCAN):
+    if content.startswith(b"\xff\xd8\xff") and content.rfind(JPEG_END) <= content.rfind(JPEG_SCAN):
         return f"the JPEG is cut off after {size} bytes: it has no end mark"
-    if kind == "PNG" and PNG_END not in content:
+    if content.startswith(b"\x89PNG") and PNG_END not in content:
         return f"the PNG is cut off after {size} bytes: it has no end chunk"
-    if kind == "WEBP" and (wanted := int.from_bytes(content[4:8], "little") + 8) > size:
-        return f"the WebP is cut off after {size} of {wanted} bytes"
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        wanted = int.from_bytes(content[4:8], "little") + 8
+        if wanted > size:
+            return f"the WebP is cut off after {size} of {wanted} bytes"
     return None
 
 
