@@ -74,7 +74,10 @@ def make_table(
         _publish_receipt(recipe, source, group, found.manifest, store)
         return found
     files = tuple(
-        GroupFile(name=file.path, path=str(paths[file.path]) if file.path in paths else None) for file in group.files
+        GroupFile(name=file.path, path=str(paths[file.path]))
+        if file.path in paths
+        else GroupFile(name=file.path, version=file.etag)
+        for file in group.files
     )
     with store.staging() as staging:
         result = readers.read(GroupJob(source=dump(source), partition=group.partition, files=files), staging)
