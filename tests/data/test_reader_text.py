@@ -76,7 +76,7 @@ def test_packed_rows_are_the_stream_whatever_the_pieces_that_were_read(
     raw = "<|>".join(documents)
     path = write(tmp_path_factory.mktemp("packed"), raw.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paddlewheel.data.readers.pieces.PIECE_BYTES", piece_bytes)
+        patch.setattr("paddlewheel.data.readers.text.PIECE_BYTES", piece_bytes)
         if not raw:
             with pytest.raises(UnreadableFile):
                 rows_of(path, separator="<|>", length=length)
@@ -94,7 +94,7 @@ def test_other_encodings_are_decoded_when_declared(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_of_its_encoding_is_unreadable_and_says_where(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match=r"corpus/a\.txt: not utf-8 \(about byte 3: invalid start byte\)"):
+    with pytest.raises(UnreadableFile, match=r"corpus/a\.txt: line 1 is not UTF-8 text \(byte 3\)"):
         rows_of(write(tmp_path, b"abc\xffdef"))
 
 

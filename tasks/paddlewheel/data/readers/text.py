@@ -1,30 +1,27 @@
 """Text for language models: a row a line, a row a document, or documents packed into rows of one length.
 
-A file becomes one stream of UTF-8 in which RECORD_END stands between documents; rows are cut out of
+A file becomes one stream of UTF-8 in which END_BYTE stands between documents; rows are cut out of
 it, so that packed rows, put together again, are the stream byte for byte.
 """
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
-from paddlewheel.data.readers.pieces import open_pieces
-from paddlewheel.errors import RecipeError
 from paddlewheel.recipe_data import ColumnType
 
 # What a row offers. file: the path in the landing folder; document: 1-based number in its file of the document that the
 # row begins in (or line); offset: where in that document's UTF-8 it begins.
 COLUMNS: Final[Mapping[str, ColumnType]] = {"text": "string", "file": "string", "document": "int64", "offset": "int64"}
 UNITS: Final = ("document", "line")
-RECORD_END: Final = "\x1e"  # ASCII's record separator
-END_BYTE: Final = RECORD_END.encode()
+END_BYTE: Final = b"\x1e"  # ASCII's record separator
 SHORTEST: Final = 4  # bytes: a character of UTF-8 has room
 LONGEST_DOCUMENT: Final = 64 << 20  # bytes of a row that `length` does not cut
+PIECE_BYTES: Final = 1 << 20  # read at once
 CHUNK_BYTES: Final = 8 << 20
 
 
@@ -68,11 +65,9 @@ def read(job: ReadJob) -> Iterator[Chunk]:
 
     Raises UnreadableFile for a file that is empty, cut off, or not of the declared encoding.
     """
-    if job.path is None:
-        raise RecipeError(f"the source {job.source.name!r} has no path: text is in files")
     params = TextParams(**job.source.params)
-    separator = "\n" if params.unit == "line" else params.separator
-    stream = _separated(_decoded(job, job.path), separator, lines=params.unit == "line")
+    separator = b"\n" if params.unit == "line" else (params.separator or "").encode()
+    stream = _separated(read_utf8(job, PIECE_BYTES), separator, lines=params.unit == "line")
     rows = _cut_packed(stream, params.length) if params.length else _cut_documents(stream)
     some: list[_Row] = []
     size, number = 0, 1
@@ -89,66 +84,35 @@ def read(job: ReadJob) -> Iterator[Chunk]:
         raise UnreadableFile(f"{job.name}: the file is empty; deliver it again")
 
 
-def _decoded(job: ReadJob, path: Path) -> Iterator[str]:
-    """The file's text in pieces, without a byte order mark."""
-    decoder = codecs.getincrementaldecoder(job.source.encoding)(errors="strict")
-    first, before = True, 0
-    for piece in open_pieces(job.name, path):
-        try:
-            text = decoder.decode(piece)
-        except UnicodeDecodeError as error:
-            raise _misencoded(job, before, error) from error
-        if first and text:
-            text, first = text.removeprefix("\ufeff"), False
-        before += len(piece)
-        if text:
-            yield text
-    try:
-        text = decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _misencoded(job, before, error) from error
-    if text:
-        yield text
-
-
-def _misencoded(job: ReadJob, before: int, error: UnicodeDecodeError) -> UnreadableFile:
-    place = before + error.start - (len(error.object) - error.end if error.end == len(error.object) else 0)
-    return UnreadableFile(
-        f"{job.name}: not {job.source.encoding} (about byte {max(0, place)}: {error.reason}); deliver it in that "
-        "encoding, or change the source's"
-    )
-
-
-def _separated(texts: Iterator[str], separator: str | None, *, lines: bool) -> Iterator[bytes]:
-    """UTF-8 with RECORD_END for each separator, but for one at the very end. `lines`: CRLF ends a line too."""
-    held, owed = "", False  # what may be the beginning of a separator; a separator that another document must follow
-    for piece in texts:
-        text = held + piece
-        held = ""
+def _separated(pieces: Iterator[bytes], separator: bytes, *, lines: bool) -> Iterator[bytes]:
+    """UTF-8 with END_BYTE for each separator, but for one at the very end. `lines`: CRLF ends a line too."""
+    held, owed = b"", False  # what may be the beginning of a separator; a separator that another document must follow
+    for piece in pieces:
+        content, held = held + piece, b""
         if lines:
-            if text.endswith("\r"):
-                text, held = text[:-1], "\r"
-            text = text.replace("\r\n", "\n")
+            if content.endswith(b"\r"):
+                content, held = content[:-1], b"\r"
+            content = content.replace(b"\r\n", b"\n")
         if separator:
-            *whole, last = text.split(separator)
+            *whole, last = content.split(separator)
             if not held:
                 kept = _overlap(last, separator)
                 last, held = last[: len(last) - kept], last[len(last) - kept :]
-            text = RECORD_END.join([*whole, last])
-        if owed and text:
+            content = END_BYTE.join([*whole, last])
+        if owed and content:
             yield END_BYTE
             owed = False
-        if separator and text.endswith(RECORD_END):
-            text, owed = text[:-1], True
-        if text:
-            yield text.encode()
+        if separator and content.endswith(END_BYTE):
+            content, owed = content[:-1], True
+        if content:
+            yield content
     if held:
-        yield (END_BYTE if owed else b"") + held.encode()
+        yield (END_BYTE if owed else b"") + held
 
 
-def _overlap(text: str, separator: str) -> int:
-    """How many characters at the end of `text` may begin a separator."""
-    return next((size for size in range(len(separator) - 1, 0, -1) if text.endswith(separator[:size])), 0)
+def _overlap(content: bytes, separator: bytes) -> int:
+    """How many bytes at the end of `content` may begin a separator."""
+    return next((size for size in range(len(separator) - 1, 0, -1) if content.endswith(separator[:size])), 0)
 
 
 def _cut_documents(stream: Iterator[bytes]) -> Iterator[_Row]:
