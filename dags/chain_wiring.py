@@ -100,9 +100,21 @@ def telling_faults() -> Iterator[None]:
 
 
 def _open() -> Any:
+    """The store, with Airflow's connections for a root or sources that name one."""
+    from paddlewheel.connections import use_lookup
     from paddlewheel.storage import default_root, open_store
 
+    use_lookup(find_in_airflow)
     return open_store(default_root())
+
+
+def find_in_airflow(connection_id: str) -> Any:
+    """Airflow's connection as `paddlewheel` has it, or None."""
+    from paddle_cluster.connections import connection_json
+    from paddlewheel.connections import parse_connection
+
+    found = connection_json(connection_id)
+    return None if found is None else parse_connection(found)
 
 
 def _recipe() -> tuple[Any, Any]:
@@ -208,7 +220,6 @@ def preprocess(shards: str, features: str, batch: int) -> str:
 @task(retries=1, retry_delay=RETRY_DELAY)
 def prepare_run(packed: Any) -> dict[str, Any]:
     """Open the run of these data and this recipe, and describe its job."""
-    from paddlewheel.storage import uri_to_path
     from paddlewheel.training.run import describe_job, open_run
 
     recipe, store = _recipe()
@@ -216,8 +227,19 @@ def prepare_run(packed: Any) -> dict[str, Any]:
         # In one slice: list() would ask until one is not there, which Airflow logs as an error.
         run = open_run(recipe, list(packed[:]), store=store)
         job = describe_job(run, store=store, recipe=recipe)
-    state_folder = str(uri_to_path(store.uri("jobs"))) if job["launcher"] == "local" else None
-    return {**job, "run_uri": run, "state_folder": state_folder}
+    # Another folder by `state_folder` in the extra of the connection that resources.connection names.
+    local = job["launcher"] == "local" and not job["connection"]
+    return {**job, "run_uri": run, "state_folder": local_jobs_folder(store.uri("jobs")) if local else None}
+
+
+def local_jobs_folder(jobs_uri: str) -> str:
+    """Where the local launcher keeps its jobs: below the root, or in the project's `var/` where the root is a bucket.
+
+    A job's folder holds locks, which a bucket has not. Triggerer and workers must share it.
+    """
+    from paddlewheel.storage import uri_to_path
+
+    return str(uri_to_path(jobs_uri) if jobs_uri.startswith("file:") else PROJECT / "var/jobs")
 
 
 @task(retries=1, retry_delay=RETRY_DELAY)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
+from paddle_cluster.connections import extra_of
 from paddle_cluster.job_work import build_spec, describe_failure, job_name, read_result, wait_for_end
 from paddle_cluster.jobs import JobHandle, JobSpec, JobState, SubmitError
 from paddle_cluster.launchers import Launcher, build_launcher
@@ -36,7 +37,8 @@ class PaddleJobOperator(BaseOperator):
         `connection`, `environment`, `working_directory`, `verdict_folder_uri`, `state_folder` (local launcher),
         `admission_seconds`, `deadline_seconds`, `time_limit_seconds`.
     deferrable: whether the worker slot is given back while the job runs.
-    state_folder: of the local launcher, where the job names none; by default `jobs` in Airflow's home.
+    state_folder: of the local launcher, where the job names none; else that in the extra of the job's `connection`,
+        else `jobs` in Airflow's home. Triggerer and workers must share it.
     """
 
     template_fields: Sequence[str] = ("job",)
@@ -239,8 +241,11 @@ class PaddleJobOperator(BaseOperator):
         """What the launcher is built with: the local one has a state folder, the others a connection."""
         if self.job["launcher"] != "local":
             return {"connection": self.job.get("connection")}
+        named = self.job.get("state_folder") or self.state_folder
+        if not named and self.job.get("connection"):
+            named = extra_of(self.job["connection"]).get("state_folder")
         home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
-        return {"state_folder": self.job.get("state_folder") or self.state_folder or os.path.join(home, "jobs")}
+        return {"state_folder": named or os.path.join(home, "jobs")}
 
 
 async def first_event(trigger: Any) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from paddle_cluster.connections import environment_of, named_connections
 from paddle_cluster.jobs import JobHandle, JobSpec, JobState, Resources
 from paddle_cluster.launchers import Launcher
-from paddle_cluster.object_uri import open_uri
+from paddle_cluster.object_uri import read_object
 from paddle_cluster.verdict import judge_exit, newest_verdict
 
 
@@ -30,7 +31,7 @@ def job_name(job: Mapping[str, Any], number: int) -> str:
 
 
 def build_spec(job: Mapping[str, Any], number: int, context: Mapping[str, Any]) -> JobSpec:
-    """What the launcher is asked for."""
+    """What the launcher is asked for, with the connections that the command's URIs name. Raises LookupError."""
     known = {field.name for field in fields(Resources)}
     instance = context.get("ti")
     labels = {name: str(getattr(instance, name, "")) for name in ("dag_id", "run_id", "task_id", "try_number")}
@@ -39,6 +40,7 @@ def build_spec(job: Mapping[str, Any], number: int, context: Mapping[str, Any]) 
         command=tuple(job["command"]),
         resources=Resources(**{key: value for key, value in job.get("resources", {}).items() if key in known}),
         environment=job.get("environment") or {},
+        secrets=environment_of(named_connections(job["command"])),
         working_directory=job.get("working_directory"),
         time_limit_seconds=job.get("time_limit_seconds") or job.get("deadline_seconds"),
         labels=labels,
@@ -46,13 +48,12 @@ def build_spec(job: Mapping[str, Any], number: int, context: Mapping[str, Any]) 
 
 
 def read_result(result_uri: str) -> dict[str, Any] | None:
-    """{digest} and the scalar facts of the result's manifest; None where there is no result."""
-    path = open_uri(result_uri)
-    # Object stores list from a cache, which may be older than the job.
-    path.fs.invalidate_cache()
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+    """{digest} and the scalar facts of the result's manifest; None where there is no result.
+
+    Raises ObjectError where the store refuses or does not answer: that is never taken for a missing result.
+    """
+    raw = read_object(result_uri)
+    if raw is None:
         return None
     facts = json.loads(raw).get("facts", {})
     scalars = {name: value for name, value in facts.items() if isinstance(value, bool | int | float | str)}

@@ -46,12 +46,17 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One job: an agent's command, run once on each node. `name` is deterministic and makes `submit` idempotent."""
+    """One job: an agent's command, run once on each node. `name` is deterministic and makes `submit` idempotent.
+
+    secrets: more of the environment, which a launcher hands to the job's processes and to nothing else: never rendered,
+    never in a file or a log.
+    """
 
     name: str
     command: tuple[str, ...]
     resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     working_directory: str | None = None
     time_limit_seconds: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddle_cluster.object_uri import open_uri
+from paddle_cluster.object_uri import ObjectError, list_names, read_object
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ def newest_verdict(verdict_folder_uri: str) -> AgentVerdict | None:
     """The agent's newest `N.verdict.json` in this folder; None where there is none or it cannot be read."""
     try:
         numbers = [
-            int(path.name.partition(".")[0])
-            for path in open_uri(verdict_folder_uri).iterdir()
-            if path.name.endswith(".verdict.json") and path.name.partition(".")[0].isdecimal()
+            int(name.partition(".")[0])
+            for name in list_names(verdict_folder_uri)
+            if name.endswith(".verdict.json") and name.partition(".")[0].isdecimal()
         ]
-        if not numbers:
+        raw = read_object(f"{verdict_folder_uri}/{max(numbers)}.verdict.json") if numbers else None
+        if raw is None:
             return None
-        newest = open_uri(verdict_folder_uri) / f"{max(numbers)}.verdict.json"
-        tree = json.loads(newest.read_bytes())
+        tree = json.loads(raw)
         return AgentVerdict(
             attempt=int(tree["attempt"]),
             exit_code=int(tree["exit_code"]),
@@ -83,9 +83,7 @@ def newest_verdict(verdict_folder_uri: str) -> AgentVerdict | None:
             rank=tree.get("rank"),
             facts={name: tree[name] for name in ("kind", "signal", "step") if tree.get(name) is not None},
         )
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ObjectError, ValueError, KeyError, TypeError) as error:
         # The job's end is known without it; what is lost is the agent's account of it.
         log.warning("no verdict could be read in %s: %s", verdict_folder_uri, error)
         return None

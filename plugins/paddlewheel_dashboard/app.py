@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import jinja2
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from fastapi import Depends, FastAPI, HTTPException, Path
-from fastapi.responses import HTMLResponse
+from fastapi import Depends, FastAPI, HTTPException, Path, Request
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
+from paddle_cluster.connections import connection_json
 from paddlewheel.champions import champion, list_versions
-from paddlewheel.errors import StorageError
+from paddlewheel.connections import Connection, parse_connection, use_lookup
+from paddlewheel.errors import PaddlewheelError
 from paddlewheel.runs import list_runs, newest_manifests
 from paddlewheel.storage import Store, default_root, open_store
 
@@ -41,6 +43,11 @@ def build_app() -> FastAPI:
         dependencies=[Depends(requires_access_dag("GET"))],
     )
 
+    @app.exception_handler(PaddlewheelError)
+    def tell(_: Request, error: PaddlewheelError) -> PlainTextResponse:
+        """A store that refuses, does not answer or is damaged, in its own words."""
+        return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
+
     @app.get("/", response_class=HTMLResponse)
     def show_runs() -> HTMLResponse:
         """Every run and model of the store, the newest partition first."""
@@ -57,11 +64,7 @@ def build_app() -> FastAPI:
         cards = newest_manifests(store, key, "cards")
         if not cards:
             raise HTTPException(404, f"the run {key} has no card yet; the task report writes it")
-        try:
-            html = store.read(f"{cards[-1].key}/card.html").decode()
-        except StorageError as error:
-            raise HTTPException(500, str(error)) from error
-        return HTMLResponse(html, headers=HEADERS)
+        return HTMLResponse(store.read(f"{cards[-1].key}/card.html").decode(), headers=HEADERS)
 
     @app.get("/models/{name}", response_class=HTMLResponse)
     def show_model(name: ModelName) -> HTMLResponse:
@@ -76,7 +79,14 @@ def build_app() -> FastAPI:
 
 
 def _open() -> Store:
+    """The store, with Airflow's connections for a root that names one."""
+    use_lookup(_find_in_airflow)
     return open_store(default_root())
+
+
+def _find_in_airflow(connection_id: str) -> Connection | None:
+    found = connection_json(connection_id)
+    return None if found is None else parse_connection(found)
 
 
 def _page(template: str, **values: Any) -> HTMLResponse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -72,6 +72,12 @@ def variable_of(connection_id: str) -> str:
 def environment_of(connection_ids: list[str]) -> dict[str, str]:
     """Variables that hand these connections to a child process. Hold secrets: never into a file or a log."""
     return {variable_of(one): find_connection(one).to_json() for one in connection_ids}
+
+
+def named_connections(roots: Iterable[str]) -> list[str]:
+    """Ids of the connections that roots and URIs name (`s3://ID@BUCKET/…`), each once, in their order."""
+    places = [urlsplit(root).netloc for root in roots if root.startswith("s3://")]
+    return list(dict.fromkeys(place.rpartition("@")[0] for place in places if "@" in place))
 
 
 def parse_connection(raw: str) -> Connection:

@@ -36,7 +36,9 @@ from paddle_cluster.launchers.local_supervisor import write_json
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES",
+    "XDG_CACHE_HOME", "SSL_CERT_FILE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
+INHERITED_PREFIX = "AWS_"  # a store on S3 without a connection: endpoint, region, profile, keys
 PREEMPTED_EXIT = 14
 SUPERVISOR = Path(__file__).with_name("local_supervisor.py")
 STARTING_SECONDS = 5.0
@@ -193,12 +195,14 @@ def check_spec(spec: JobSpec) -> None:
 
 def build_environment(spec: JobSpec) -> dict[str, str]:
     """What the job finds in its environment: an allow-list of this process's own, then what the spec says."""
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    inherited = {
+        name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(INHERITED_PREFIX)
+    }
     if "PYTHONPATH" in inherited:
         # The job's working directory is another one.
         parts = [os.path.abspath(part) for part in inherited["PYTHONPATH"].split(os.pathsep) if part]
         inherited["PYTHONPATH"] = os.pathsep.join(parts)
-    return {**inherited, **spec.environment}
+    return {**inherited, **spec.environment, **spec.secrets}
 
 
 def read_end(folder: Path) -> JobStatus | None:

@@ -20,13 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paddlewheel.connections import environment_of, named_connections
 from paddlewheel.recipe import Resources
 
-# What a rank may see of the agent's environment; everything else, secrets among it, stays out.
+# What a rank may see of the agent's environment; everything else stays out, every secret but the store's own.
 ALLOWED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV",
-    "SSL_CERT_FILE", "TZ",
+    "SSL_CERT_FILE", "TZ", "XDG_CACHE_HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
+    "no_proxy",
 )  # fmt: skip
+ALLOWED_PREFIX = "AWS_"  # a store on S3 without a connection
 LOG_TAIL_LINES = 40
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -63,7 +66,11 @@ class Rank:
 def start_ranks(
     *, run_uri: str, root: str, attempt: int, folder: Path, resources: Resources, environment: Mapping[str, str]
 ) -> list[Rank]:
-    """Start every rank of this node. They die with this process, whatever kills it."""
+    """Start every rank of this node, with the connection that the root names. They die with this process.
+
+    Raises RecipeError for a connection that nobody knows.
+    """
+    secrets = environment_of(named_connections([root]))
     world_size = resources.nodes * resources.ranks_per_node
     endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
     command = [sys.executable, "-m", "paddlewheel.training.entry", "--run", run_uri, "--root", root]
@@ -74,7 +81,7 @@ def start_ranks(
             with (folder / f"rank-{number}.log").open("wb") as log:
                 process = subprocess.Popen(
                     command,
-                    env=rank_environment(number, endpoints, resources, environment),
+                    env={**rank_environment(number, endpoints, resources, environment), **secrets},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -90,8 +97,8 @@ def start_ranks(
 def rank_environment(
     number: int, endpoints: Sequence[str], resources: Resources, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of one rank: what is allowed of the agent's, and what Paddle needs."""
-    allowed = {name: environment[name] for name in ALLOWED if name in environment}
+    """The environment of one rank but for its store's connection: what is allowed of the agent's, and Paddle's own."""
+    allowed = {name: value for name, value in environment.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIX)}
     gpu = {"FLAGS_selected_gpus": str(number % resources.ranks_per_node)} if resources.device == "gpu" else {}
     return {
         **allowed,
