@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo = add("demo", _demo, "write the demo's landing files")
     demo.add_argument("name", choices=["flights", "ctr"], help="real flights, or synthetic clicks")
-    demo.add_argument("landing", metavar="LANDING", type=Path)
+    demo.add_argument("landing", metavar="LANDING", help="a folder, or s3://[CONNECTION@]BUCKET/PREFIX")
     demo.add_argument("--days", type=int, help="ctr: how many (default 8)")
     demo.add_argument("--rows-per-day", type=int, help="ctr: default 50000")
     demo.add_argument("--seed", type=int, help="ctr: of rows and truth (default 0)")
@@ -125,15 +125,15 @@ def build_parser() -> argparse.ArgumentParser:
     recipes = add("recipe", _recipe, "check a recipe or show it with every default")
     recipes.add_argument("action", choices=["check", "show"])
     add_recipe(recipes)
-    predict = add("predict", _predict, "score the rows of a CSV or Parquet file by a published model")
+    predict = add("predict", _predict, "score the rows of a file by a published model")
     predict.add_argument("model", metavar="NAME[@VERSION]", help="a model; without a version, its champion")
     predict.add_argument(
         "file", metavar="FILE", type=Path,
-        help="rows with the columns that the features read, joined as in the files of the step shard",
+        help="CSV, TSV, JSON Lines (or .gz, .zst) or Parquet: the columns that the features read, joined as by shard",
     )  # fmt: skip
     predict.add_argument(
         "--output", required=True, type=Path, metavar="FILE",
-        help="the same rows with a column `probability` (Parquet if it is named so, else CSV)",
+        help="the same rows with a column `probability`: .parquet, .jsonl, .tsv or CSV by its name",
     )  # fmt: skip
     return parser
 
@@ -155,14 +155,13 @@ def _print(options: argparse.Namespace, tree: Any, lines: Sequence[str]) -> None
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from paddlewheel.data.demo import write_flights
-    from paddlewheel.data.demo_ctr import write_clicks
+    from paddlewheel.data.demo_landing import write_demo
 
     sizes = {name: value for name in ("days", "rows_per_day", "seed") if (value := getattr(options, name)) is not None}
     if options.name == "flights" and sizes:
         raise RecipeError("demo flights has the days and rows that it has; --days, --rows-per-day, --seed are of ctr")
-    told = write_flights(options.landing) if options.name == "flights" else write_clicks(options.landing, **sizes)
-    tree = {"landing": str(options.landing), **dataclasses.asdict(told)}
+    told = write_demo(options.name, open_store(options.landing), **sizes)
+    tree = {"landing": options.landing, **dataclasses.asdict(told)}
     _print(options, tree, [f"landing files are in {options.landing}"])
     return 0
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paddlewheel.errors import StorageError
+from paddlewheel.errors import DataError, StorageError
 from paddlewheel.lineage import nearest
 from paddlewheel.manifest import (
     Manifest,
@@ -29,6 +29,7 @@ from paddlewheel.manifest import (
     read_manifest,
     verify,
 )
+from paddlewheel.signature import SIGNATURE_VERSION, describe_missing_joins, describe_signature
 from paddlewheel.storage import Store
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from paddlewheel.data.fitted import FittedFeatures
     from paddlewheel.recipe import Recipe
 
-SIGNATURE_VERSION = 1
 BATCH_ROWS = 4096
 NETWORK, WEIGHTS, FEATURES, SIGNATURE = "network.json", "network.pdiparams", "features.json", "signature.json"
 # Paddle notes for each operator which layer made it and counts the process's exports in that: equal networks would not
@@ -92,7 +92,12 @@ class Bundle:
 
         Raises DataError that tells every column that is missing or holds what is not of its type.
         """
-        inputs = self.features.apply(frame)
+        try:
+            inputs = self.features.apply(frame)
+        except DataError as error:
+            if joined := describe_missing_joins(self.signature, frame.columns):
+                raise DataError(f"{error}. {joined}") from error
+            raise
         return self.predict_inputs(inputs.ids_BF, inputs.dense_BD)
 
     def predict_inputs(self, ids_BF: np.ndarray, dense_BD: np.ndarray) -> np.ndarray:
@@ -245,26 +250,6 @@ def open_predictor(network: Path, weights: Path) -> Any:
     config.enable_new_executor(True)
     config.enable_memory_optim()  # without the two lines above it it is refused
     return inference.create_predictor(config)
-
-
-def describe_signature(recipe: Recipe, features: FittedFeatures) -> dict[str, Any]:
-    """What the bundle reads and gives: raw columns with their types, the label's question, the network's inputs."""
-    label = recipe.data.label
-    return {
-        "version": SIGNATURE_VERSION,
-        "name": recipe.name,
-        "columns": [{"name": name, "type": kind} for name, kind in features.column_types.items()],
-        "label": {"column": label.column, "above": label.above},
-        "output": {
-            "name": "probability",
-            "type": "float64",
-            "meaning": f"probability that {label.column} is above {label.above:g}",
-        },
-        "network": {
-            "ids": {"type": "int32", "names": features.id_names, "sizes": features.id_sizes},
-            "dense": {"type": "float32", "names": features.dense_names},
-        },
-    }
 
 
 def import_paddle() -> Any:

@@ -17,6 +17,7 @@ import sklearn.metrics
 from paddlewheel import export
 from paddlewheel.card import report, summary_lines
 from paddlewheel.data.features import fit
+from paddlewheel.data.fitted import FittedFeatures, Inputs
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import CheckpointError, DataError, StorageError
@@ -265,11 +266,29 @@ def test_skew_is_an_error_when_the_packed_rows_say_something_else(
     assert not list(store.list(f"{read_manifest(store, run).key}/evaluations"))
 
 
+def test_skew_is_an_error_when_an_input_differs_by_one_bit(
+    store: LocalStore, lenient: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = publish_trained(store, lenient, NIGHT)
+    apply = FittedFeatures.apply
+
+    def nudged(features: FittedFeatures, frame: pl.DataFrame) -> Inputs:
+        inputs = apply(features, frame)
+        inputs.dense_BD[7, 0] = np.nextafter(inputs.dense_BD[7, 0], np.float32(9))
+        return inputs
+
+    monkeypatch.setattr(FittedFeatures, "apply", nudged)
+    with pytest.raises(StorageError, match=r"distance of the sample 2013110\d+ is .*packed as 1\.4.*; 1 of 150 rows"):
+        evaluate(lenient, run, store=store)
+
+
 def test_skew_is_an_error_when_shards_and_packed_rows_are_of_other_days(store: LocalStore, lenient: Recipe) -> None:
     from paddlewheel.evaluation.skew import check_skew
 
+    ids_B, nothing = np.array([7, 8], np.uint64), FittedFeatures(features=(), column_types={})
+    inputs = Inputs(ids_BF=np.zeros((2, 0), np.int32), dense_BD=np.zeros((2, 0), np.float32))
     with pytest.raises(StorageError, match="2 of 2 holdout rows are not among the packed rows"):
-        check_skew(None, [], np.array([7, 8], np.uint64), np.array([0.1, 0.2]), store=store)
+        check_skew(None, [], ids_B, np.array([0.1, 0.2]), features=nothing, inputs=inputs, store=store)
 
 
 def test_error_says_so_when_the_run_is_not_trained_to_its_end(store: LocalStore, lenient: Recipe) -> None:

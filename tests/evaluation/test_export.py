@@ -18,6 +18,7 @@ from paddlewheel.export import Bundle, load_bundle, open_predictor, save_network
 from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe
+from paddlewheel.signature import describe_signature
 
 ROWS = pl.DataFrame(
     {
@@ -96,7 +97,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalStore, Any, 
     with store.staging() as staging:
         save_network(network, staging, num_ids=len(features.id_sizes), num_dense=len(features.dense_names))
         (staging / "features.json").write_bytes(features.to_json())
-        (staging / "signature.json").write_text(json.dumps(export.describe_signature(recipe, features)))
+        (staging / "signature.json").write_text(json.dumps(describe_signature(recipe, features)))
         names = ("network.json", "network.pdiparams", "features.json", "signature.json")
         files = tuple(publish_file(store, f"runs/r1/bundle/{name}", staging / name) for name in names)
     publish_manifest(store, Manifest(kind="bundle", name="late", key="runs/r1/bundle", files=files))

@@ -65,10 +65,19 @@ def evaluate(recipe: Recipe, run_uri: str, *, store: Store) -> str:
     shards = nearest(store, run_uri, "shards")
     frame = read_holdout(store, shards)
     bundle = load_bundle(store, bundle_uri)
-    challenger_B = bundle.predict(frame)
+    served = bundle.features.apply(frame)
+    challenger_B = bundle.predict_inputs(served.ids_BF, served.dense_BD)
     layer = build_trained(recipe, run, read_fitted(store, nearest(store, run_uri, "features")), store)
     sample_ids_B = frame["sample_id"].to_numpy()
-    skew = check_skew(layer, packed_of(store, run_uri), sample_ids_B, challenger_B, store=store)
+    skew = check_skew(
+        layer,
+        packed_of(store, run_uri),
+        sample_ids_B,
+        challenger_B,
+        features=bundle.features,
+        inputs=served,
+        store=store,
+    )
     champion_B, why_not = score_champion(store, current, frame, bundle.signature["label"])
     scored = Scored(
         labels_B=frame["label"].cast(pl.Float64).to_numpy(), challenger_B=challenger_B, champion_B=champion_B

@@ -15,9 +15,8 @@ from typing import Any
 
 import xxhash
 
-from paddlewheel.data.loader import load_training_rows
-from paddlewheel.data.order import sample_hash, steps_per_epoch
-from paddlewheel.data.packed import split_rows
+from paddlewheel.data.loader import iter_training_rows
+from paddlewheel.data.order import MASK, sample_hash, steps_per_epoch
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.lineage import nearest
 from paddlewheel.manifest import (
@@ -188,12 +187,15 @@ def _run_facts(
     store: Store, recipe: Recipe, packed: Sequence[Manifest], features: Manifest, shards: Manifest
 ) -> dict[str, Any]:
     """What the ranks, the result and the card need of a run, `order_expected` among it: the proof's other side."""
-    rows_NW, layout = load_training_rows(store, packed)
-    training, per_epoch = recipe.training, steps_per_epoch(len(rows_NW), recipe.training.global_batch)
+    training, num_rows, hashes = recipe.training, 0, 0
+    for rows in iter_training_rows(store, packed):
+        num_rows += len(rows)
+        hashes = (hashes + sample_hash(rows.sample_ids_B)) & MASK
+    per_epoch = steps_per_epoch(num_rows, training.global_batch)
     return {
         **{name: shards.facts[name] for name in WINDOW},
-        "num_train_rows": len(rows_NW),
-        "order_expected": str(sample_hash(split_rows(rows_NW, layout).sample_ids_B)),
+        "num_train_rows": num_rows,
+        "order_expected": str(hashes),
         "global_batch": training.global_batch,
         "epochs": training.epochs,
         "steps_per_epoch": per_epoch,
