@@ -1,0 +1,312 @@
+"""Kernels of the statistics' one pass: a hash of every value, how deep its row is sampled, and what is counted.
+
+The hash is MurmurHash3_x64_128 with the seed of Apache DataSketches, over UTF-8 text or the eight bytes of a number, so
+that the distinct sketches are that library's own theta sketches, byte for byte, without a Python call a value. Integers
+alone: equal rows give equal states on any machine, in any order and however they are split.
+
+Arrays are passed one by one, since a compiled function takes no dataclass: R rows of a block.
+"""
+# ruff: noqa: PLR0917
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+from paddlewheel.data.table_statistics import MANTISSA_BITS, MOST_DAYS, THETA_SIZE, VALUES
+
+SEED: Final = 9001
+DEPTHS: Final = 32  # levels of the sample of rows: a row of depth d is in those up to d
+THETA_SLOTS: Final = 4 * THETA_SIZE
+PAGE_BITS: Final = 9  # of 8-byte counts in a page of memory
+NULL: Final = np.uint64(0)  # in a block of hashes: no value
+NUM_VALUES, LEVEL, NUM_HASHES, THETA = range(4)  # places in a column's state
+
+_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
+_FMIX1, _FMIX2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_ROW_FACTOR, _ROW_NULL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_SEED64 = np.uint64(SEED)
+_ONE, _FIVE = np.uint64(1), np.uint64(5)
+
+jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+inline: Any = numba.njit(inline="always")
+
+
+@inline
+def _rotate(x: Any, left: int) -> Any:
+    return (x << np.uint64(left)) | (x >> np.uint64(64 - left))
+
+
+@inline
+def _mix(x: Any) -> Any:
+    x ^= x >> np.uint64(33)
+    x *= _FMIX1
+    x ^= x >> np.uint64(33)
+    x *= _FMIX2
+    return x ^ (x >> np.uint64(33))
+
+
+@inline
+def _finish(h1: Any, h2: Any, k1: Any, k2: Any, size: Any) -> Any:
+    """The hash of a tail of up to 15 bytes (k1, k2: its little-endian words) after the whole 16-byte blocks."""
+    if k2:
+        h2 ^= _rotate(k2 * _C2, 33) * _C1
+    h1 ^= _rotate(k1 * _C1, 31) * _C2
+    h1 ^= size
+    h2 ^= size
+    h1 += h2
+    h2 += h1
+    h1 = _mix(h1) + _mix(h2)
+    return h1 if h1 > _ONE else np.uint64(2)  # 0 is a null here, and a hash that the sketches know not
+
+
+@inline
+def _is_null(validity: Any, place: int) -> Any:
+    return len(validity) > 0 and not (validity[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
+
+
+@jit
+def hash_short_texts(
+    views: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
+) -> None:  # pragma: no cover - compiled
+    """Hashes of texts of up to 12 bytes, out of Arrow's string views (uint64[2N]: length and bytes, zero-padded)."""
+    for i in range(start, stop):
+        place = offset + i
+        if _is_null(validity, place):
+            hashes_R[i - start] = NULL
+            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
+            continue
+        a, b = views[2 * place], views[2 * place + 1]
+        size = a & np.uint64(0xFFFFFFFF)
+        if size == np.uint64(0):
+            size = _ONE  # DataSketches passes over an empty text: it counts as the text of one zero byte
+        h = _finish(_SEED64, _SEED64, (a >> np.uint64(32)) | (b << np.uint64(32)), b >> np.uint64(32), size)
+        hashes_R[i - start] = h
+        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+
+
+@jit
+def hash_texts(
+    data: Any, ends: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
+) -> None:  # pragma: no cover - compiled
+    """Hashes of texts of any length, out of Arrow's large_string (uint8 bytes, int64[N+1] offsets)."""
+    for i in range(start, stop):
+        place = offset + i
+        if _is_null(validity, place):
+            hashes_R[i - start] = NULL
+            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
+            continue
+        first, last = ends[place], ends[place + 1]
+        size = max(last - first, 1)
+        h1 = h2 = _SEED64
+        blocks = (last - first) >> 4
+        for block in range(blocks):
+            at = first + 16 * block
+            k1 = k2 = np.uint64(0)
+            for byte in range(8):
+                k1 |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+                k2 |= np.uint64(data[at + 8 + byte]) << np.uint64(8 * byte)
+            h1 ^= _rotate(k1 * _C1, 31) * _C2
+            h1 = (_rotate(h1, 27) + h2) * _FIVE + np.uint64(0x52DCE729)
+            h2 ^= _rotate(k2 * _C2, 33) * _C1
+            h2 = (_rotate(h2, 31) + h1) * _FIVE + np.uint64(0x38495AB5)
+        k1 = k2 = np.uint64(0)
+        at = first + 16 * blocks
+        for byte in range(last - at):
+            if byte < 8:
+                k1 |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+            else:
+                k2 |= np.uint64(data[at + byte]) << np.uint64(8 * (byte - 8))
+        h = _finish(h1, h2, k1, k2, np.uint64(size))
+        hashes_R[i - start] = h
+        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+
+
+@inline
+def _whole_bucket(value: Any) -> Any:
+    """Bucket of a whole number: itself where its magnitude is below 2**(MANTISSA_BITS + 1), else by its first bits."""
+    size = np.uint64(value) if value >= 0 else np.uint64(0) - np.uint64(value)
+    if size < np.uint64(2 << MANTISSA_BITS):
+        return value
+    shift = ((np.float64(size).view(np.int64) >> np.int64(52)) & np.int64(0x7FF)) - np.int64(1023 + MANTISSA_BITS)
+    while size >> np.uint64(shift) < np.uint64(1 << MANTISSA_BITS):
+        shift -= 1  # the float was rounded up to the next power of two
+    bucket = (shift << np.int64(MANTISSA_BITS)) + np.int64(size >> np.uint64(shift))
+    return bucket if value >= 0 else -bucket
+
+
+@jit
+def hash_numbers(
+    values: Any, words: Any, divisor: int, buckets: Any, pages: Any, base: int, extremes: Any,
+    validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Hashes of eight-byte values, counted in their buckets on the way.
+
+    values: int64 or float64; words: the same as int64. divisor: a day, or 0 or -1 for buckets by the first bits of a
+    whole number or of a float. buckets: rows by bucket - base; pages: 1 where 2**PAGE_BITS of them hold any. extremes:
+    smallest and largest so far.
+    """
+    smallest, largest = extremes[0], extremes[1]
+    for i in range(start, stop):
+        place = offset + i
+        if _is_null(validity, place):
+            hashes_R[i - start] = NULL
+            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
+            continue
+        value, word = values[place], words[place]
+        h = _finish(_SEED64, _SEED64, np.uint64(word), np.uint64(0), np.uint64(8))
+        hashes_R[i - start] = h
+        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+        smallest, largest = min(smallest, value), max(largest, value)
+        if divisor == 0:
+            bucket = _whole_bucket(word)
+        elif divisor > 0:
+            bucket = min(max(word // divisor, -MOST_DAYS), MOST_DAYS)
+        else:
+            bucket = (word & np.int64(0x7FFFFFFFFFFFFFFF)) >> np.int64(52 - MANTISSA_BITS)
+            bucket = bucket if word >= 0 else -bucket
+        buckets[bucket - base] += 1
+        pages[(bucket - base) >> PAGE_BITS] = 1
+    extremes[0], extremes[1] = smallest, largest
+
+
+@jit
+def depths(rows_R: Any, num_rows: int, depths_R: Any) -> None:  # pragma: no cover - compiled
+    """How deep each row is sampled: the leading zero bits of its mixed hash, so half of the rows reach each next."""
+    top = np.uint64(1 << 63)
+    for i in range(num_rows):
+        h, depth = _mix(rows_R[i]), 0
+        while depth < DEPTHS - 1 and not h & top:
+            h <<= _ONE
+            depth += 1
+        depths_R[i] = depth
+
+
+@jit
+def place_values(slots: Any, entries: Any, keys: Any, size: int) -> None:  # pragma: no cover - compiled
+    """Make the open table of these keys anew: their hashes (0: empty slot) and their entries."""
+    slots[:] = NULL
+    mask = np.uint64(len(slots) - 1)
+    for entry in range(size):
+        slot = keys[entry] & mask
+        while slots[slot] != NULL:
+            slot = (slot + _ONE) & mask
+        slots[slot], entries[slot] = keys[entry], entry
+
+
+@jit
+def _deepen(state: Any, keys: Any, counts: Any, origins: Any) -> None:  # pragma: no cover - compiled
+    """One level deeper: what was counted of shallower rows only is forgotten."""
+    state[LEVEL] += 1
+    level, kept = state[LEVEL], 0
+    counts[level - 1] = 0
+    for entry in range(state[NUM_VALUES]):
+        held = False
+        for depth in range(level, DEPTHS):
+            count = counts[depth, entry]
+            if count:
+                held = True
+                counts[depth, entry] = 0
+                counts[depth, kept] = count
+        if held:
+            keys[kept], origins[kept] = keys[entry], origins[entry]
+            kept += 1
+    state[NUM_VALUES] = kept
+
+
+@jit
+def _insert(hashes: Any, wanted: Any) -> bool:  # pragma: no cover - compiled
+    """Put a hash into an open table of hashes (0: empty slot); False where it stood there."""
+    mask = np.uint64(len(hashes) - 1)
+    slot = wanted & mask
+    while hashes[slot] != NULL:
+        if hashes[slot] == wanted:
+            return False
+        slot = (slot + _ONE) & mask
+    hashes[slot] = wanted
+    return True
+
+
+@jit
+def insert_all(hashes: Any, found: Any) -> None:  # pragma: no cover - compiled
+    """Put the hashes of one table into another."""
+    for one in found:
+        if one != NULL:
+            _insert(hashes, one)
+
+
+@jit
+def trim_hashes(state: Any, hashes: Any) -> None:  # pragma: no cover - compiled
+    """Keep the THETA_SIZE smallest hashes; the next one becomes theta, below which all are known."""
+    if state[NUM_HASHES] <= THETA_SIZE:
+        return
+    found = np.partition(hashes[hashes != NULL], THETA_SIZE)
+    state[THETA], state[NUM_HASHES] = np.int64(found[THETA_SIZE]), THETA_SIZE
+    hashes[:] = NULL
+    for one in found[:THETA_SIZE]:
+        _insert(hashes, one)
+
+
+@inline
+def _is_full(state: Any, keys: Any, theta_hashes: Any) -> Any:
+    values_full = state[NUM_VALUES] == len(keys) and len(keys) < VALUES
+    return values_full or (2 * state[NUM_HASHES] >= len(theta_hashes) and len(theta_hashes) < THETA_SLOTS)
+
+
+@jit
+def observe(
+    hashes_R: Any, depths_R: Any, start: int, stop: int, first_row: int,
+    state: Any, slots: Any, entries: Any, keys: Any, counts: Any, origins: Any, theta_hashes: Any,
+) -> int:  # pragma: no cover - compiled  # fmt: skip
+    """Count the values of a block; the row after which a table must grow, or `stop`.
+
+    slots, entries: open table of hashes to entries; keys, counts, origins: by entry. origins: where a value was first
+    seen (first_row + its row), -1 for values whose text is known.
+    """
+    if _is_full(state, keys, theta_hashes):
+        return start
+    mask, level, theta = np.uint64(len(slots) - 1), state[LEVEL], np.uint64(state[THETA])
+    for i in range(start, stop):
+        h = hashes_R[i]
+        if h == NULL:
+            continue
+        depth = np.int64(depths_R[i])
+        new = False
+        if depth >= level:
+            slot = h & mask
+            found = slots[slot]
+            while found != h and found != NULL:  # noqa: PLR1714 - compiled
+                slot = (slot + _ONE) & mask
+                found = slots[slot]
+            if found == h:
+                counts[depth, entries[slot]] += 1
+                if level == 0:
+                    continue  # a value that was counted from its first row on: its hash was seen then
+            else:
+                new = True
+        short = h >> _ONE
+        if not new and short >= theta:
+            continue
+        if short < theta and _insert(theta_hashes, short):
+            state[NUM_HASHES] += 1
+            if 2 * state[NUM_HASHES] >= THETA_SLOTS:
+                trim_hashes(state, theta_hashes)
+                theta = np.uint64(state[THETA])
+        if new:
+            while state[NUM_VALUES] == VALUES and depth >= state[LEVEL]:
+                _deepen(state, keys, counts, origins)
+                place_values(slots, entries, keys, state[NUM_VALUES])
+            level = state[LEVEL]
+            if depth >= level:
+                entry = state[NUM_VALUES]
+                slot = h & mask
+                while slots[slot] != NULL:
+                    slot = (slot + _ONE) & mask
+                slots[slot], entries[slot] = h, entry
+                keys[entry], origins[entry], counts[depth, entry] = h, first_row + i, 1
+                state[NUM_VALUES] = entry + 1
+        if _is_full(state, keys, theta_hashes):
+            return i + 1
+    return stop
