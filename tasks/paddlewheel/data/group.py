@@ -7,7 +7,6 @@ in and comes out is JSON.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Source
 
 ROWS_NAME: Final = "rows.parquet"
@@ -104,36 +102,23 @@ def read_group(job: GroupJob, folder: Path, *, announce: Callable[[str], None] =
     `announce` is called with a file's name before any of its bytes are touched (more than once for a file that is read
     again), so that whoever watches this process knows which file it died of. The bytes of rows.parquet depend on the
     accepted rows in their order and on nothing else.
+
+    The files are read once, unless one turns out to be unreadable when rows of it were written already, or a key stands
+    twice: then once more, without that file or those rows.
     """
-    import polars as pl
+    from paddlewheel.data.group_pass import GroupPass
 
-    from paddlewheel.data.records import read_content
-    from paddlewheel.data.schema import read_table
-
-    source = job.load_source()
-    frames, lines, reasons = [], [], Counter[str]()
-    extra: dict[str, None] = {}
-    files, unreadable = {}, {}
-    for file in job.files:
-        announce(file.name)
-        path = Path(file.path or "")
-        try:
-            table = read_table(path, read_content(path), source)
-        except DataError as error:
-            unreadable[file.name] = str(error)
-            continue
-        frames.append(table.frame)
-        lines.append(table.refusal_lines(file.name))
-        reasons.update(table.counts)
-        extra.update(dict.fromkeys(table.extra_columns))
-        files[file.name] = FileCount(rows=len(table.frame), refused=len(table.refusals))
-    refused = sum(count.refused for count in files.values())
-    rows = sum(count.rows for count in files.values())
-    if frames:
-        pl.concat(frames).write_parquet(folder / ROWS_NAME, compression="zstd", statistics=False)
-    if refused:
-        (folder / REFUSED_NAME).write_bytes(b"".join(lines))
-    return GroupResult(
-        rows=rows, refused=refused, reasons=dict(sorted(reasons.items())), extra_columns=tuple(extra),
-        files=files, unreadable=unreadable,
-    )  # fmt: skip
+    source, unreadable, repeats = job.load_source(), dict[str, str](), None
+    while True:
+        files = [file for file in job.files if file.name not in unreadable]
+        with GroupPass(source, job.partition, folder, repeats) as reading:
+            for number, file in enumerate(files):
+                announce(file.name)
+                reading.read(number, file)
+            unreadable |= reading.unreadable
+            again = reading.spoiled or bool(repeats is not None and reading.unreadable)
+            found = None if again or repeats is not None else reading.find_repeats()
+            if again or found:
+                repeats = found
+                continue
+            return reading.finish(unreadable)

@@ -47,6 +47,7 @@ class Chunk:
     without lines. raws: the text of rows by their index in the chunk, as it stands in the file or as JSON; asked for
     refused rows only. broken: rows, by index, that could not be taken apart, and why; their columns hold null.
     unit: what places count. row_group: the Parquet row group of these rows, counted from 0 as Parquet's tools do.
+    nulls_set: texts that mean missing (`null_values`) are null already; missing_text(row, column) says which it was.
     """
 
     frame: pl.DataFrame
@@ -56,6 +57,8 @@ class Chunk:
     extra_columns: tuple[str, ...] = ()
     unit: Literal["line", "row"] = "line"
     row_group: int | None = None
+    nulls_set: bool = False
+    missing_text: Callable[[int, str], str | None] | None = None
 
 
 Reader = Callable[[ReadJob], Iterator[Chunk]]

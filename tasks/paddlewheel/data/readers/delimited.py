@@ -1,0 +1,235 @@
+"""CSV and TSV: plain, gzip or Zstandard, in any encoding, with a header or by position.
+
+A file passes in pieces; a record across two of them is taken apart when its end is there. Line ends are LF or CRLF,
+quotes as in RFC 4180; a quote that is out of place spoils its own line only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from paddlewheel.data import fields
+from paddlewheel.data.encoded import read_utf8
+from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
+from paddlewheel.data.readers.columns import column_faults
+from paddlewheel.recipe_data import Source
+
+BUFFER_BYTES = 4 << 20
+MAX_RECORD_BYTES = 16 << 20
+MAX_ROWS = 1 << 14
+TOLD_BYTES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a file's columns are. names: of all of its fields; taken: those that the source declares, by slot."""
+
+    names: tuple[str, ...]
+    taken: tuple[str, ...]
+    slots_F: np.ndarray
+    delimiter: str
+    header: bool
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name not in self.taken)
+
+
+def read(
+    job: ReadJob,
+    *,
+    buffer_bytes: int = BUFFER_BYTES,
+    max_rows: int = MAX_ROWS,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Iterator[Chunk]:
+    """The file's records, at most `max_rows` a chunk, as texts of the declared columns.
+
+    Raises UnreadableFile for one that is cut off, empty, not of its encoding, without a header or a required column, or
+    has a line longer than `max_record_bytes`; a quote that is not closed within so many is out of place.
+    """
+    source = job.source
+    pieces = read_utf8(job, min(buffer_bytes, 1 << 20))
+    buffer, final = _fill(pieces, b"", buffer_bytes)
+    if not buffer.strip():
+        raise UnreadableFile(f"{job.name}: the file is empty, not even a header stands in it; deliver it again")
+    delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
+    begin, line = 0, 1
+    names = tuple(column.name for column in source.columns)
+    if source.header:
+        while (end := _header_end(buffer, final=final)) is None and len(buffer) <= max_record_bytes:
+            buffer, final = _fill(pieces, buffer, 2 * len(buffer))
+        names, begin = _header(job.name, buffer, end, delimiter)
+        line += buffer.count(b"\n", 0, begin)
+    else:
+        _check_line_ends(job.name, buffer[: max(buffer.find(b"\n"), 0) or len(buffer)], whole=b"\n" not in buffer)
+    layout = _layout(job, names, delimiter)
+    splitter = _Splitter(source, layout, max_rows, max_record_bytes)
+    yielded = False
+    while True:
+        chunk, begin, line, why = splitter.split(buffer, begin, line, final=final)
+        if why == fields.TOO_LONG:
+            _check_line_ends(job.name, buffer[begin:], whole=True)
+            raise UnreadableFile(
+                f"{job.name}: line {line} is longer than {max_record_bytes} bytes: is this file {source.format}?"
+            )
+        if len(chunk.places) or (final and not yielded):
+            yielded = True
+            yield chunk
+        if why == fields.END or (why == fields.MORE and final):
+            return
+        if why == fields.MORE:
+            rest = buffer[begin:]
+            buffer, final = _fill(pieces, rest, max(buffer_bytes, 2 * len(rest)))
+            begin = 0
+
+
+def _fill(pieces: Iterator[bytes], rest: bytes, wanted_bytes: int) -> tuple[bytes, bool]:
+    """`rest` and the pieces behind it up to about `wanted_bytes`, and whether that is the end of the file."""
+    parts, size = [rest], len(rest)
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size >= wanted_bytes:
+            return b"".join(parts), False
+    return b"".join(parts), True
+
+
+class _Splitter:
+    """The compiled loop with its arguments made ready."""
+
+    def __init__(self, source: Source, layout: Layout, max_rows: int, max_record_bytes: int) -> None:
+        self._layout = layout
+        self._max_rows = max_rows
+        self._max_record_bytes = max_record_bytes
+        self._nulls_set = all(len(text.encode()) <= 12 for text in source.null_values)
+        short = [text.encode() for text in dict.fromkeys(source.null_values)] if self._nulls_set else []
+        padded = b"".join(len(text).to_bytes(4, "little") + text.ljust(12, b"\0") for text in short)
+        self._nulls_N2 = np.frombuffer(padded, np.uint64).reshape(-1, 2)
+        self._wanted = f"the {'header has' if layout.header else 'recipe names'} {len(layout.names)}"
+
+    def split(self, buffer: bytes, begin: int, line: int, *, final: bool) -> tuple[Chunk, int, int, int]:
+        """The next records as a chunk, how far they go, the line behind them, and why there are no more."""
+        layout, size = self._layout, self._max_rows
+        num_columns = len(layout.taken)
+        limit, wanted = self._max_record_bytes, len(layout.names)
+        data = np.frombuffer(buffer + bytes(fields.PADDING), np.uint8)
+        starts_R, ends_R, lines_R, faults_R = (np.empty(size, np.int64) for _ in range(4))
+        views_CR2 = np.empty((num_columns, size, 2), np.uint64)
+        valid_CR = np.empty((num_columns, size), np.bool_)
+        side = np.empty((len(buffer) - begin if b'""' in buffer else 0) + fields.PADDING, np.uint8)
+        num_rows, end, next_line, why = fields.split_records(
+            data, begin, len(buffer), final, np.uint8(ord(layout.delimiter)), wanted, layout.slots_F, self._nulls_N2,
+            limit, line, starts_R, ends_R, lines_R, faults_R, views_CR2, valid_CR, side,
+        )  # fmt: skip
+        columns = [
+            _texts(name, views_CR2[slot, :num_rows], valid_CR[slot, :num_rows], data, side)
+            for slot, name in enumerate(layout.taken)
+        ]
+
+        def raws(rows: Sequence[int]) -> list[str]:
+            return [buffer[starts_R[row] : ends_R[row]].decode() for row in rows]
+
+        def missing_text(row: int, column: str) -> str | None:
+            found = split_line(raws([row])[0], layout.delimiter)
+            return None if found is None else found[layout.names.index(column)]
+
+        broken = {int(row): self._reason(faults_R[row]) for row in np.flatnonzero(faults_R[:num_rows])}
+        chunk = Chunk(
+            frame=pl.DataFrame(columns),
+            places=pl.Series(lines_R[:num_rows]),
+            raws=raws,
+            broken=broken,
+            extra_columns=layout.extra,
+            nulls_set=self._nulls_set,
+            missing_text=missing_text,
+        )
+        return chunk, end, next_line, why
+
+    def _reason(self, fault: int) -> str:
+        if fault == fields.QUOTE_FAULT:
+            return "a quote is out of place"
+        return f"{fault} fields, {self._wanted}"
+
+
+def _texts(name: str, views_R2: Any, valid_R: Any, *parts: Any) -> pl.Series:
+    """The texts of string views into the parts, which are shared and not copied."""
+    validity = None if valid_R.all() else pa.py_buffer(np.packbits(valid_R, bitorder="little").data)
+    buffers = [validity, *(pa.py_buffer(part) for part in (views_R2, *parts))]
+    array = pa.Array.from_buffers(pa.string_view(), len(views_R2), buffers)
+    return pl.Series(name, pl.from_arrow(array))
+
+
+def split_line(record: str, delimiter: str) -> list[str] | None:
+    """Fields of a record, unquoted; None where a quote neither opens nor closes a field, nor is doubled in one."""
+    parts = record.split('"')  # those with an odd index lie between quotes
+    found = parts[0].split(delimiter)
+    for index in range(1, len(parts), 2):
+        if index + 1 == len(parts):
+            return None
+        inside, outside = parts[index], parts[index + 1]
+        doubled = index > 1 and not parts[index - 1]
+        if not doubled and found[-1]:
+            return None
+        found[-1] = f'{found[-1]}"{inside}' if doubled else inside
+        if outside and outside[0] != delimiter:
+            return None
+        found += outside.split(delimiter)[1:]
+    return found
+
+
+def _header_end(buffer: bytes, *, final: bool) -> int | None:
+    """Where the header's record ends, behind its line break; None where its end is not in the buffer."""
+    end, quotes = 0, 0
+    while True:
+        begin, end = end, buffer.find(b"\n", end) + 1
+        if not end:
+            return len(buffer) if final else None
+        quotes += buffer.count(b'"', begin, end)
+        if quotes % 2 == 0:
+            return end
+
+
+def _header(name: str, buffer: bytes, end: int | None, delimiter: str) -> tuple[tuple[str, ...], int]:
+    text = buffer[: min(end or len(buffer), MAX_RECORD_BYTES)].decode(errors="replace")
+    text = text.removesuffix("\n").removesuffix("\r")
+    found = split_line(text, delimiter) if end is not None else None
+    if found is None or len(text) > TOLD_BYTES:
+        _check_line_ends(name, buffer[: end or len(buffer)], whole=True)
+    if found is None or end is None:
+        raise UnreadableFile(f"{name}: line 1: the header's quotes are out of order: {_told(text)}")
+    _check_line_ends(name, "".join(found).encode(), whole=True)
+    return tuple(found), end
+
+
+def _check_line_ends(name: str, line: bytes, *, whole: bool) -> None:
+    """Raises UnreadableFile where what should be a line has others in it, which end in CR alone."""
+    if whole and b"\r" in line.rstrip(b"\r\n") and b"\r\n" not in line:
+        raise UnreadableFile(
+            f"{name}: its lines end in a carriage return alone, as on old Macs; export it with LF or CRLF "
+            f"(it begins {_told(line[:TOLD_BYTES].decode(errors='replace'))})"
+        )
+
+
+def _layout(job: ReadJob, names: tuple[str, ...], delimiter: str) -> Layout:
+    if not delimiter.isascii() or delimiter in '"\r\n':
+        raise UnreadableFile(
+            f"{job.name}: {delimiter!r} cannot be a delimiter; give the source one of ASCII, no quote or line end"
+        )
+    if faults := column_faults(job.source, names):
+        raise UnreadableFile(
+            f"{job.name}: {'; '.join(faults)}. The header has: {_told(', '.join(names))}. "
+            f"Deliver the file with its columns, or change the columns of {job.source.name!r} in the recipe"
+        )
+    taken = tuple(column.name for column in job.source.columns if column.name in names)
+    slots_F = np.array([taken.index(name) if name in taken else -1 for name in names], np.int64)
+    return Layout(names=names, taken=taken, slots_F=slots_F, delimiter=delimiter, header=job.source.header)
+
+
+def _told(text: str) -> str:
+    return text if len(text) <= TOLD_BYTES else f"{text[:TOLD_BYTES]}…"

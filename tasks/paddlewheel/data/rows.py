@@ -1,0 +1,98 @@
+"""rows.parquet: written row group by row group, with bytes that depend on the rows and their order alone.
+
+Row groups are cut by counts of rows and of their texts' bytes, never by how the rows came in. pyarrow writes them:
+polars has no writer to which row groups can be given one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paddlewheel.data.types import POLARS_TYPES
+from paddlewheel.recipe_data import Column
+
+GROUP_ROWS: Final = 1 << 16
+GROUP_BYTES: Final = 48 << 20
+COMPRESSION: Final = "zstd"
+COMPRESSION_LEVEL: Final = 1
+
+
+class RowGroups:
+    """Frames in, row groups out: at most `rows` rows, and at most `text_bytes` of texts unless one row has more."""
+
+    def __init__(self, *, rows: int = GROUP_ROWS, text_bytes: int = GROUP_BYTES) -> None:
+        self._rows, self._bytes = rows, text_bytes
+        self._held: list[pl.DataFrame] = []
+        self._held_rows = self._held_bytes = 0
+
+    def add(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """The row groups that this frame's rows fill."""
+        if not len(frame):
+            return
+        self._held.append(frame)
+        self._held_rows += len(frame)
+        self._held_bytes += int(_text_bytes(frame).sum())
+        while self._held_rows >= self._rows or self._held_bytes > self._bytes:
+            whole = pl.concat(self._held)
+            size = min(self._size(whole), len(whole))
+            rest = whole[size:]
+            group = whole[:size].rechunk()
+            self._held = [rest] if len(rest) else []
+            self._held_rows = len(rest)
+            self._held_bytes = int(_text_bytes(rest).sum())
+            del whole
+            yield group
+
+    def rest(self) -> Iterator[pl.DataFrame]:
+        """The last row group, if any rows are left."""
+        if self._held:
+            yield pl.concat(self._held).rechunk()
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def _size(self, frame: pl.DataFrame) -> int:
+        """Rows of the row group that begins with the frame."""
+        if self._held_bytes <= self._bytes:
+            return self._rows
+        ends = _text_bytes(frame).cum_sum()
+        return min(self._rows, max(1, int(ends.search_sorted(self._bytes, side="right"))))
+
+
+def _text_bytes(frame: pl.DataFrame) -> pl.Series:
+    """Bytes of each row's texts."""
+    sizes = [
+        (pl.col(name).str.len_bytes() if dtype == pl.String else pl.col(name).bin.size()).cast(pl.Int64).fill_null(0)
+        for name, dtype in frame.schema.items()
+        if dtype in (pl.String, pl.Binary)
+    ]
+    total = pl.sum_horizontal(sizes) if sizes else pl.lit(0, pl.Int64)
+    return frame.select(pl.repeat(0, pl.len(), dtype=pl.Int64) + total).to_series()
+
+
+class RowsWriter:
+    """Writes row groups to a Parquet file, until it is closed; a file without rows has the columns all the same."""
+
+    def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
+        empty = pl.DataFrame(schema={column.name: POLARS_TYPES[column.type] for column in columns})
+        self._schema: Any = _table(empty).schema
+        self._writer = pq.ParquetWriter(
+            path, self._schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL, write_statistics=False,
+            store_schema=False,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write the footer; a second time does nothing."""
+        self._writer.close()
+
+    def write(self, group: pl.DataFrame) -> None:
+        """Append one row group, whose columns have one chunk each."""
+        self._writer.write_table(_table(group).cast(self._schema), row_group_size=len(group))
+
+
+def _table(frame: pl.DataFrame) -> pa.Table:
+    return frame.to_arrow(compat_level=pl.CompatLevel.newest())
