@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile  # files side by side; a file's own tests share what it set up
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint check ui test-services test-containers test-browser test-gpu bench lock format clean
+.PHONY: help run test lint check ui test-services test-servers test-containers test-browser test-gpu bench lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
@@ -29,7 +29,10 @@ check: lint  ## ruff, mypy, fast tests
 ui: $(VENV)/installed  ## Airflow on 127.0.0.1:8080 with the DAGs, the form and the cards
 	@bin/ui
 
-test-services: test-containers test-browser  ## every slow group: services of their own; root, Debian
+test-services: test-servers test-containers test-browser  ## every slow group: services of their own; root, Debian
+
+test-servers: $(VENV)/installed-dev  ## against servers that the tests start: S3, PostgreSQL (Debian's packages: root)
+	$(PYTEST) tests -m services
 
 test-containers: $(VENV)/installed-dev  ## images, compose, a night in it (starts a Docker engine; root, Debian)
 	$(PYTEST) tests/services -m containers

@@ -26,16 +26,17 @@ PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Postgres:
-    """A server that answers. `statements` is run by psql, each in its own transaction."""
+    """A server that answers."""
 
     port: int
     binaries: Path
+    process: subprocess.Popen[bytes]
 
     def url(self, *, user: str = OWNER, password: str = PASSWORD, database: str = DATABASE) -> str:
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def run(self, statements: str, *, database: str = DATABASE) -> str:
-        """What psql prints of these statements, unaligned. Raises where one fails."""
+        """What psql prints of these statements, each in its own transaction. Raises where one fails."""
         command = [
             self.binaries / "psql",
             "-X",
@@ -50,6 +51,11 @@ class Postgres:
         if done.returncode:
             raise RuntimeError(done.stderr)
         return done.stdout.strip()
+
+    def kill(self) -> None:
+        """End it as a crash of its host would: no session is told (SIGQUIT; after SIGKILL its children would live)."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(PATIENCE_SECONDS)
 
 
 def find_binaries() -> Path | None:
@@ -85,7 +91,7 @@ def run_server(binaries: Path) -> Iterator[Postgres]:
             settings = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
             command = [*as_user, binaries / "postgres", "-D", data, *(word for one in settings for word in ("-c", one))]
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        server = Postgres(port=port, binaries=binaries)
+        server = Postgres(port=port, binaries=binaries, process=process)
         try:
             _wait_for(server, process, folder / "log.txt")
             server.run(f"CREATE DATABASE {DATABASE}", database="postgres")
@@ -98,6 +104,8 @@ def run_server(binaries: Path) -> Iterator[Postgres]:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a server: SIGINT drops its sessions and shuts it down."""
+    if process.poll() is not None:
+        return
     process.send_signal(signal.SIGINT)
     try:
         process.wait(PATIENCE_SECONDS)

@@ -54,7 +54,7 @@ def _stored(values: Any) -> Any:
 def _decimals(texts: pl.Series, kind: ColumnType, broken: dict[int, str]) -> pl.Series:
     """Decimals as texts: without a fraction of zeros where whole numbers are declared.
 
-    One that no float64 gives back, digit by digit, is refused where floats are declared.
+    One that no float64 is, nor gives back in its shortest text, is refused where floats are declared.
     """
     import polars as pl
 
@@ -64,7 +64,7 @@ def _decimals(texts: pl.Series, kind: ColumnType, broken: dict[int, str]) -> pl.
         digits = texts.str.replace_all(r"[^0-9]", "").str.strip_chars_start("0").str.len_bytes()
         for row in (digits > EXACT_DIGITS).arg_true():
             text = texts[row]
-            if Decimal(repr(float(text))) != Decimal(text):
+            if Decimal(text) not in (Decimal(float(text)), Decimal(repr(float(text)))):
                 broken[row] = f"{texts.name}: {text} has more digits than a float64 holds; declare it string, or round"
         if broken:
             lost = pl.Series([row in broken for row in range(len(texts))], dtype=pl.Boolean)
