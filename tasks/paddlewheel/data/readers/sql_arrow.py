@@ -56,7 +56,6 @@ def _decimals(texts: pl.Series, kind: ColumnType, broken: dict[int, str]) -> pl.
 
     One that no float64 is, nor gives back in its shortest text, is refused where floats are declared.
     """
-    import polars as pl
 
     if kind in ("int64", "bool"):
         return texts.str.replace(r"\.0+$", "")
@@ -65,10 +64,9 @@ def _decimals(texts: pl.Series, kind: ColumnType, broken: dict[int, str]) -> pl.
         for row in (digits > EXACT_DIGITS).arg_true():
             text = texts[row]
             if Decimal(text) not in (Decimal(float(text)), Decimal(repr(float(text)))):
-                broken[row] = f"{texts.name}: {text} has more digits than a float64 holds; declare it string, or round"
-        if broken:
-            lost = pl.Series([row in broken for row in range(len(texts))], dtype=pl.Boolean)
-            texts = texts.set(lost, None)
+                broken[row] = (
+                    f"{texts.name}: a decimal of more digits than a float64 holds; declare it string, or round it"
+                )
     return texts
 
 
