@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import itertools
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,7 @@ from paddlewheel.data.order import MASK, sample_hash
 from paddlewheel.data.samples import DaySamples, Table, make_day
 from paddlewheel.errors import DataError
 
-from .conftest import make_recipe
+from .conftest import TREE, make_recipe
 
 DAY = "2013-11-01"
 NOON = datetime.datetime(2013, 11, 1, 12, tzinfo=datetime.UTC)
@@ -89,7 +94,7 @@ def digests(day: DaySamples) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["content", "label"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_shards_have_the_same_bytes_when_rows_lie_in_any_tables_and_order_and_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, data: st.DataObject
@@ -207,3 +212,57 @@ def test_shards_are_empty_files_with_all_columns_when_a_day_has_no_row(tmp_path:
     frame = pl.read_parquet(day.shards[1].path)
     assert (frame.height, frame.columns) == (0, list(day.columns))
     assert frame.schema["weather_at"] == pl.Datetime("us", "UTC")
+
+
+GROWTH = """
+import datetime, json, resource, sys
+from pathlib import Path
+import polars as pl
+import pyarrow.parquet as pq
+from paddlewheel.data.samples import Table, make_day
+from paddlewheel.recipe_check import load_recipe
+
+folder, tree, rows = Path(sys.argv[1]), json.loads(sys.argv[2]), 400_000
+writer = None
+for start in range(0, rows, 20_000):
+    numbers = pl.Series("number", range(start, start + 20_000))
+    frame = pl.DataFrame([numbers]).with_columns(
+        text=pl.col("number").cast(pl.String) + "x" * 1_000, delay=pl.lit(1.0)
+    )
+    table = frame.to_arrow()
+    writer = writer or pq.ParquetWriter(folder / "rows.parquet", table.schema, compression="zstd")
+    writer.write_table(table)
+writer.close()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+made = make_day(
+    load_recipe(tree), "2013-11-01", {"trips": [Table(path=folder / "rows.parquet", rows=rows)]}, folder,
+    memory_bytes=32 << 20,
+)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"rows": sum(one.rows for one in made.shards), "growth_mib": (after - before) >> 10}))
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_when_a_day_is_larger(tmp_path: Path) -> None:
+    tree: dict[str, Any] = copy.deepcopy(TREE)
+    tree["data"]["joins"] = []
+    tree["data"]["rows"] |= {
+        "key": ["number"],
+        "columns": [
+            {"name": "number", "type": "int64"},
+            {"name": "text", "type": "string"},
+            {"name": "delay", "type": "float64", "known": "after"},
+        ],
+    }
+    tree["features"] = [{"name": "number", "kind": "standard", "columns": ["number"]}]
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(tmp_path), json.dumps(tree)],
+        env={**os.environ, "PYTHONPATH": "tasks"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    assert found["rows"] == 400_000
+    assert found["growth_mib"] < 300, done.stdout  # the samples are about 400 MiB, and a sort needs them twice

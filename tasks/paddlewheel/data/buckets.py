@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-MEMORY_BYTES: Final = 128 << 20
+MEMORY_BYTES: Final = 64 << 20
 MOST_BUCKETS: Final = 256
 ID: Final = "sample_id"
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from paddlewheel.data.buckets import ID, MEMORY_BYTES, Buckets
 from paddlewheel.data.join import build_right, join_right, joined_columns
 from paddlewheel.data.order import MASK, sample_hash
-from paddlewheel.data.shard_file import ShardFile, read_ids, row_group_rows
+from paddlewheel.data.shard_file import ShardFile, group_limits, read_ids
 from paddlewheel.data.sharding import FILE, DayCounts, build_place, needs_files
 from paddlewheel.data.text import NULL_TEXT, hash_each, joined_text
 from paddlewheel.data.types import POLARS_TYPES
@@ -31,8 +31,8 @@ from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_data import Source
 
 ROW: Final = "(row)"
-PIECE_BYTES: Final = 32 << 20  # of a piece's columns as Parquet holds them, uncompressed
-LEAST_PIECE_ROWS, MOST_PIECE_ROWS = 1 << 10, 1 << 18
+PIECE_BYTES: Final = 16 << 20  # of a piece's columns as Parquet holds them, uncompressed
+LEAST_PIECE_ROWS, MOST_PIECE_ROWS = 1 << 6, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ def _write_shards(recipe: Recipe, counts: DayCounts, buckets: Buckets, empty: pl
                 ShardFile(
                     folder / f"shard-{number:03d}.parquet",
                     schema,
-                    row_group_rows=row_group_rows(sharding.shards_per_day),
+                    limits=group_limits(sharding.shards_per_day),
                 )
             )
             for number in range(sharding.shards_per_day)
