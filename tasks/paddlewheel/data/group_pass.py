@@ -180,7 +180,8 @@ def _check(name: str, chunk: Chunk, source: Source) -> Checked:
     try:
         return check_chunk(chunk, source)
     except DataError as error:
-        raise UnreadableFile(f"{name}: {error}") from error
+        kind = UnreadableFile if source.sql is None else DataError  # a query that does not fit is no bad file
+        raise kind(f"{name}: {error}") from error
 
 
 def _others(size: int, rows: list[int]) -> pl.Series:
