@@ -18,7 +18,8 @@ from paddlewheel.errors import PaddlewheelError, RecipeError
 from paddlewheel.storage import Store, default_root, open_store
 
 Command = Callable[[argparse.Namespace], int]
-LATER_COMMANDS = ("data", "cluster")
+AddRecipe = Callable[[argparse.ArgumentParser], None]
+LATER_COMMANDS = ("cluster",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,6 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
     recipes = add("recipe", _recipe, "check a recipe or show it with every default")
     recipes.add_argument("action", choices=["check", "show"])
     add_recipe(recipes)
+    _add_data(commands, common, add_recipe)
     predict = add("predict", _predict, "score the rows of a file by a published model")
     predict.add_argument("model", metavar="NAME[@VERSION]", help="a model; without a version, its champion")
     predict.add_argument(
@@ -136,6 +138,20 @@ def build_parser() -> argparse.ArgumentParser:
         help="the same rows with a column `probability`: .parquet, .jsonl, .tsv or CSV by its name",
     )  # fmt: skip
     return parser
+
+
+def _add_data(commands: Any, common: argparse.ArgumentParser, add_recipe: AddRecipe) -> None:
+    """The actions of `paddlewheel data`."""
+    actions = commands.add_parser("data", help="look at the data of a recipe").add_subparsers(
+        metavar="ACTION", required=True
+    )
+    text = "the first rows of a source as the recipe types them, refusals with reasons, statistics; publishes nothing"
+    preview = actions.add_parser("preview", parents=[common], help=text, description=text)
+    preview.set_defaults(command=_preview)
+    add_recipe(preview)
+    preview.add_argument("--source", metavar="NAME", help="of the recipe (default: its rows)")
+    preview.add_argument("--partition", metavar="DAY", help="default: the newest day that is there")
+    preview.add_argument("--rows", type=int, default=10, metavar="N", help="how many to show (default: 10)")
 
 
 def set_up_log(*, quiet: bool, verbose: bool) -> None:
@@ -306,6 +322,16 @@ def _recipe(options: argparse.Namespace) -> int:
     else:
         tree = dump(recipe)
         _print(options, tree, [yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).rstrip()])
+    return 0
+
+
+def _preview(options: argparse.Namespace) -> int:
+    from paddlewheel.cli_data import preview
+
+    tree, lines = preview(
+        _load(options), _store(options), source=options.source, partition=options.partition, rows=options.rows
+    )
+    _print(options, tree, lines)
     return 0
 
 

@@ -1,0 +1,18 @@
+"""What `paddlewheel data` prints: (the machine's form, lines for people) of each of its actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store
+
+
+def preview(
+    recipe: Recipe, store: Store, *, source: str | None, partition: str | None, rows: int
+) -> tuple[Any, list[str]]:
+    """The first rows of a source as typed, refusals with their reasons, statistics of what was looked at."""
+    from paddlewheel.data import preview as room
+
+    found = room.preview(recipe, source=source, partition=partition, rows=rows, store=store)
+    return room.tree_of(found), room.lines_of(found)
