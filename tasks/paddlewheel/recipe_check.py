@@ -10,7 +10,14 @@ import pydantic
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Recipe, adapter, dump
-from paddlewheel.recipe_check_data import check_label, check_registered, check_sources, check_unique, known_columns
+from paddlewheel.recipe_check_data import (
+    check_label,
+    check_registered,
+    check_samples,
+    check_sources,
+    check_unique,
+    known_columns,
+)
 from paddlewheel.recipe_check_features import check_feature
 from paddlewheel.recipe_data import Column
 from paddlewheel.recipe_tree import (
@@ -72,6 +79,7 @@ def check(recipe: Recipe) -> Iterator[Fault]:
         yield from check_feature(f"features.{index}", feature, known)
     yield from check_unique("features", [feature.name for feature in recipe.features])
     yield from check_label(recipe)
+    yield from check_samples(recipe)
     for index, column in enumerate(recipe.evaluation.slices):
         if column not in known:
             yield unknown_name(f"evaluation.slices.{index}", column, known, "a column of the rows or of a join")

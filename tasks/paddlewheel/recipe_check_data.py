@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check_sources import check_origin
-from paddlewheel.recipe_data import Column, Join, Source
+from paddlewheel.recipe_data import SHARDINGS, Column, Join, Source
 from paddlewheel.recipe_tree import Fault, unknown_name
 
 NUMBERS = ("int64", "float64")
@@ -98,6 +98,28 @@ def check_label(recipe: Recipe) -> Iterator[Fault]:
             "the label is known only after the prediction; give its column known: after, so that no feature uses it"
         )
         yield Fault(path="data.label.column", value=name, allowed=allowed)
+
+
+def check_samples(recipe: Recipe) -> Iterator[Fault]:
+    """A sharding that there is, and no two columns of a sample with one name."""
+    yield from check_registered("data.sharding.by", recipe.data.sharding.by, SHARDINGS, ())
+    taken = {"sample_id": "the sample's id", "label": "the sample's label"}
+    for index, column in enumerate(recipe.data.rows.columns):
+        if column.known == "before" and column.name in taken:
+            yield _taken(f"data.rows.columns.{index}", column.name, taken)
+        taken.setdefault(column.name, "a column of data.rows")
+    for place, join in enumerate(recipe.data.joins):
+        for index, column in enumerate(join.source.columns):
+            name = f"{join.source.name}_{column.name}"
+            if column.known == "before" and name in taken:
+                yield _taken(f"data.joins.{place}.source.columns.{index}", name, taken)
+            taken.setdefault(name, "a joined column")
+
+
+def _taken(path: str, name: str, taken: Mapping[str, str]) -> Fault:
+    return Fault(
+        path=f"{path}.name", value=name, allowed=f"is the name of {taken[name]} in a sample; rename the column"
+    )
 
 
 def known_columns(recipe: Recipe) -> dict[str, Column]:

@@ -163,13 +163,18 @@ class Window:
     holdout_days: Positive
 
 
+SHARDINGS = ("content", "path", "size", "label")
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Sharding:
     """Which shard of its day a row goes to: each row to exactly one.
 
-    content: by the hash of its id. path: rows of one file together. size: files together, largest first, so that the
-    shards are about equal. label: by content within each label, so that every shard has the same share of it. Or
-    package.module:name of a function of a frame (columns, sample_id, file) and the number of shards -> numbers.
+    content: by the hash of its id. path: rows of one file together, the files dealt in turn. size: rows of one file
+    together, the file of most samples first, so that the shards are about equal. label: by content within each label,
+    so that every shard has the same share of it. Or package.module:name of a function of a frame (the sample's columns,
+    sample_id, label and file, the path that it came from) and the number of shards -> a number for each sample, which
+    must follow from that sample alone: the frame is some of the day's samples.
     """
 
     by: str = "content"

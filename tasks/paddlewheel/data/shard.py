@@ -20,7 +20,7 @@ from paddlewheel.data.duplicates import KeyedFile, find_duplicates
 from paddlewheel.data.order import MASK
 from paddlewheel.data.plan import earlier_days
 from paddlewheel.data.samples import Table, make_day
-from paddlewheel.data.sharding import BUILT_IN, needs_files
+from paddlewheel.data.sharding import needs_files
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.manifest import (
     Manifest,
@@ -33,11 +33,12 @@ from paddlewheel.manifest import (
     read_manifest,
 )
 from paddlewheel.recipe import Recipe, dump
+from paddlewheel.recipe_data import SHARDINGS
 from paddlewheel.storage import Store
 
 CODE: Final = tuple(
     f"paddlewheel.data.{name}"
-    for name in ("shard", "samples", "sharding", "buckets", "shard_file", "join", "order", "text", "types")
+    for name in ("shard", "samples", "sharding", "buckets", "shard_file", "join", "order", "text", "types", "xxh3")
 )
 MANY_ROWS: Final = 20_000_000
 log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def _section(recipe: Recipe) -> dict[str, Any]:
             for join in data.joins
         ],
         "sharding": dump(data.sharding),
-        "own": None if data.sharding.by in BUILT_IN else code_digest(data.sharding.by.partition(":")[0]),
+        "own": None if data.sharding.by in SHARDINGS else code_digest(data.sharding.by.partition(":")[0]),
     }
 
 
@@ -214,7 +215,7 @@ def _landing_files(file: Shard, store: Store) -> list[tuple[str, int]]:
 
 def _placed_by(recipe: Recipe, needed: _DayTables) -> list[Any]:
     """What a sample's shard depends on beside the rows: how many came from which file; for a user's own, its path."""
-    by_name = recipe.data.sharding.by not in BUILT_IN
+    by_name = recipe.data.sharding.by not in SHARDINGS
     return [[[path, rows] if by_name else rows for path, rows in names] for names in needed.files]
 
 

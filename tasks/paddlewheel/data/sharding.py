@@ -22,7 +22,6 @@ FILE: Final = "(file)"  # number of the file that a sample's row came from, in t
 CUSTOM_ROWS: Final = 65_536
 AGAIN_ROWS: Final = 1_024
 BY_FILES: Final = ("path", "size")
-BUILT_IN: Final = ("content", "label", *BY_FILES)
 
 Place = Callable[[pl.DataFrame], np.ndarray]
 
