@@ -40,6 +40,12 @@ PICTURE = """
 FIELDS = (
     FormField(path="data.window.train_days", title="Training days", section="Window"),
     FormField(path="data.window.holdout_days", title="Holdout days", section="Window"),
+    FormField(
+        path="data.landing",
+        title="Landing folder",
+        section="Window",
+        description="below the root, or a folder, or s3://CONNECTION@BUCKET/PREFIX",
+    ),
     FormField(path="model.name", title="Network", section="Training", description="wide_deep, deepfm, or module:name"),
     FormField(path="training.epochs", title="Epochs", section="Training"),
     FormField(
@@ -53,6 +59,12 @@ FIELDS = (
     ),
     FormField(path="gate.min_auc", title="Minimum AUC", section="Gate"),
     FormField(path="resources.ranks_per_node", title="Ranks", section="Resources"),
+    FormField(
+        path="resources.connection",
+        title="Connection",
+        section="Resources",
+        description="of the launcher; the local one reads its extra's state_folder, where jobs are kept",
+    ),
     FormField(path="resources.max_restarts", title="Restarts in place", section="Resources"),
 )
 RETRY_DELAY = datetime.timedelta(seconds=10)
