@@ -213,4 +213,6 @@ def split_records(  # noqa: PLR0915, PLR0917
         starts_R[row], ends_R[row], lines_R[row], faults_R[row] = start, record_end, line, fault
         line += 1 + newlines
         row += 1
-    return row, at, line, (END if at == end else FULL)
+    if at < end:
+        return row, at, line, FULL
+    return row, at, line, (END if final else MORE)

@@ -107,12 +107,22 @@ def read_group(job: GroupJob, folder: Path, *, announce: Callable[[str], None] =
     twice: then once more, without that file or those rows.
     """
     from paddlewheel.data.group_pass import GroupPass
+    from paddlewheel.data.readers.images import is_beside
 
     source, unreadable, repeats = job.load_source(), dict[str, str](), None
+    if job.files and all(is_beside(source, file.name) for file in job.files):
+        raise DataError(
+            f"{source.name} of {job.partition or 'all days'}: there is no table {source.params['table']!r} among its "
+            f"{len(job.files)} files, as {job.files[0].name}; deliver it, or let the source's path match it too"
+        )
+    paths = {file.name: Path(file.path) for file in job.files if file.path is not None}
     while True:
         files = [file for file in job.files if file.name not in unreadable]
-        with GroupPass(source, job.partition, folder, repeats) as reading:
+        with GroupPass(source, job.partition, folder, repeats, paths.get) as reading:
             for number, file in enumerate(files):
+                if is_beside(source, file.name):
+                    reading.skip(file)
+                    continue
                 announce(file.name)
                 reading.read(number, file)
             unreadable |= reading.unreadable

@@ -6,6 +6,7 @@ import importlib
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -47,11 +48,19 @@ class GroupPass:
     unreadable: reasons by name of the files that could not be read; spoiled: rows of one of them are written.
     """
 
-    def __init__(self, source: Source, partition: str | None, folder: Path, repeats: Repeats | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        partition: str | None,
+        folder: Path,
+        repeats: Repeats | None,
+        beside: Callable[[str], Path | None] = lambda _: None,
+    ) -> None:
+        """`beside`: local bytes of the group's files by name, for one that names others."""
         self.unreadable: dict[str, str] = {}
         self.spoiled = False
         self._source, self._partition, self._folder, self._repeats = source, partition, folder, repeats
-        self._read = load_reader(source)
+        self._read, self._beside = load_reader(source), beside
         self._scratch = Path(tempfile.mkdtemp(prefix="pass-", dir=folder))
         self._names: list[str] = []
         self._counts: dict[str, FileCount] = {}
@@ -78,7 +87,7 @@ class GroupPass:
         """Read the next file of the group, which is its `number`th from 0."""
         job = ReadJob(
             name=file.name, source=self._source, path=None if file.path is None else Path(file.path),
-            partition=self._partition, version=file.version,
+            partition=self._partition, version=file.version, beside=self._beside,
         )  # fmt: skip
         self._names.append(file.name)
         held = _FileRows(number=number)
@@ -96,6 +105,11 @@ class GroupPass:
         self._counts[file.name] = FileCount(rows=held.rows, refused=held.refused)
         self._reasons.update(held.reasons)
         self._extra_columns.update(held.extra_columns)
+
+    def skip(self, file: GroupFile) -> None:
+        """A file that has no rows by itself."""
+        self._names.append(file.name)
+        self._counts[file.name] = FileCount(rows=0, refused=0)
 
     def find_repeats(self) -> Repeats | None:
         """Rows with the key of an earlier one; None where there are none."""

@@ -28,6 +28,7 @@ class ReadJob:
 
     partition: the day that it was planned for, None for a source without days. A query has no path; version: what its
     `readers.sql.version_of` said when it was planned, so that rows that changed since are not read as the planned ones.
+    beside: the local bytes of another of the source's planned files, by its path, for a file that names others.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ReadJob:
     path: Path | None = None
     partition: str | None = None
     version: str | None = None
+    beside: Callable[[str], Path | None] = lambda _: None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ def read(
         if len(chunk.places) or (final and not yielded):
             yielded = True
             yield chunk
-        if why == fields.END or (why == fields.MORE and final):
+        if why == fields.END:
             return
         if why == fields.MORE:
             rest = buffer[begin:]
@@ -202,7 +202,7 @@ def _header(name: str, buffer: bytes, end: int | None, delimiter: str) -> tuple[
     if found is None or len(text) > TOLD_BYTES:
         _check_line_ends(name, buffer[: end or len(buffer)], whole=True)
     if found is None or end is None:
-        raise UnreadableFile(f"{name}: line 1: the header's quotes are out of order: {_told(text)}")
+        raise UnreadableFile(f"{name}: line 1: the header's quotes are out of order: {_told(text.split(chr(10))[0])!r}")
     _check_line_ends(name, "".join(found).encode(), whole=True)
     return tuple(found), end
 
@@ -212,7 +212,7 @@ def _check_line_ends(name: str, line: bytes, *, whole: bool) -> None:
     if whole and b"\r" in line.rstrip(b"\r\n") and b"\r\n" not in line:
         raise UnreadableFile(
             f"{name}: its lines end in a carriage return alone, as on old Macs; export it with LF or CRLF "
-            f"(it begins {_told(line[:TOLD_BYTES].decode(errors='replace'))})"
+            f"(it begins {line[:TOLD_BYTES].decode(errors='replace')!r})"
         )
 
 
