@@ -147,7 +147,7 @@ class LocalStore:
         return path
 
     def digest(self, key: str) -> str:
-        return digest_file(self._path(key))
+        return digest_file(self.local_path(key))
 
     def audit(self, key: str) -> str:
         return self.digest(key)

@@ -78,7 +78,7 @@ def verify_run(store: Store, run: RunSummary) -> list[str]:
     for key in (*_manifest_keys(store, run.key), *published):
         try:
             manifest = read_manifest(store, key)
-            verify(store, manifest)
+            verify(store, manifest, audit=True)
             for entry in manifest.inputs:
                 if not entry.key.endswith(".json"):
                     continue

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paddlewheel.errors import StorageError
+from paddlewheel.errors import PaddlewheelError, StorageError
 from paddlewheel.s3_client import build_client
 from paddlewheel.s3_download import BytesDiffer, read_object, save_object
 from paddlewheel.s3_errors import ask, code_of, is_unmet, refusal, status_of
@@ -49,9 +49,11 @@ class S3Bucket:
         """`s3://[CONNECTION@]BUCKET/NAME`."""
         return f"{self.root}/{quote_key(name)}"
 
-    def told(self, error: BaseException, action: str, name: str) -> StorageError:
-        """The error for people."""
-        return error if isinstance(error, StorageError) else refusal(error, action, self.uri(name), self.connection_id)
+    def told(self, error: BaseException, action: str, name: str) -> PaddlewheelError:
+        """The error for people, which it may be already."""
+        if isinstance(error, PaddlewheelError):
+            return error
+        return refusal(error, action, self.uri(name), self.connection_id)
 
     def head(self, name: str) -> dict[str, Any] | None:
         """What HeadObject says, or None where there is no such object."""

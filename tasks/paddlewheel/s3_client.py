@@ -6,11 +6,9 @@ this module: a DAG that is parsed opens no store.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from paddlewheel.connections import Connection, find_connection
 from paddlewheel.errors import RecipeError
@@ -46,14 +44,10 @@ def build_client(connection_id: str) -> Any:
     try:
         config: Any = own.merge(Config(**_config_arguments(connection)))
         session: Any = boto3.session.Session(**_session_arguments(connection))
-        arguments = {"endpoint_url": _endpoint(connection), "verify": _verify(connection)}
-        client = session.client("s3", config=config, **arguments)
-        if _needs_path_style(client.meta.endpoint_url) and not (config.s3 or {}).get("addressing_style"):
-            by_path = Config(s3={**(config.s3 or {}), "addressing_style": "path"})
-            client = session.client("s3", config=config.merge(by_path), **arguments)
+        # An endpoint of one's own is addressed by path unless config_kwargs says otherwise: botocore sees to that.
+        return session.client("s3", config=config, endpoint_url=_endpoint(connection), verify=_verify(connection))
     except (BotoCoreError, TypeError, ValueError) as error:
         raise RecipeError(f"{where} cannot be used for S3: {error}") from error
-    return client
 
 
 def _session_arguments(connection: Connection) -> dict[str, Any]:
@@ -97,13 +91,3 @@ def _tree(value: Any) -> Mapping[str, Any]:
     if not isinstance(tree, Mapping):
         raise ValueError(f"{tree!r} is not a mapping")
     return tree
-
-
-def _needs_path_style(endpoint_url: str) -> bool:
-    """Whether `BUCKET.HOST` names no host: an address, localhost, a bare name as a container has."""
-    host = urlsplit(endpoint_url).hostname or ""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return "." not in host or host.endswith(".localhost")
-    return True

@@ -85,6 +85,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same may be asked again. A write may have been done all the same: look before it is."""
     from botocore.exceptions import (
         ClientError,
+        ConnectionError,
         HTTPClientError,
         IncompleteReadError,
         ResponseStreamingError,
@@ -92,7 +93,7 @@ def is_transient(error: BaseException) -> bool:
 
     if isinstance(error, ClientError):
         return code_of(error) in TRANSIENT_CODES or status_of(error) in TRANSIENT_STATUS
-    if isinstance(error, HTTPClientError):  # no connection, a cut one, a time-out; ResponseStreamingError too
+    if isinstance(error, ConnectionError | HTTPClientError):  # none, a cut one, a time-out
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
     return isinstance(error, IncompleteReadError | ResponseStreamingError)
 

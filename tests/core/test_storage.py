@@ -1,8 +1,7 @@
-"""The local store: whole objects or none, nothing overwritten, one winner of a swap."""
+"""The local store beyond what every store promises (test_store_contract.py): full disks, leftovers, deaths."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,17 +14,7 @@ import pytest
 
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.local_store import LocalStore
-from paddlewheel.storage import SwapConflict, default_root, open_store
-
-
-def test_publish_keeps_the_first_content_when_another_comes(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    store.publish("a/b.json", b"one")
-    store.publish("a/b.json", b"one")
-    with pytest.raises(StorageError, match="already exists with other content"):
-        store.publish("a/b.json", b"two")
-    assert (tmp_path / "a/b.json").read_bytes() == b"one"
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["b.json"]
+from paddlewheel.storage import default_root, open_store
 
 
 def test_publish_takes_a_staged_file_and_leaves_no_staging_folder(tmp_path: Path) -> None:
@@ -36,79 +25,6 @@ def test_publish_takes_a_staged_file_and_leaves_no_staging_folder(tmp_path: Path
     assert stat.bytes == 3_000_000
     assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
     assert [found.key for found in store.list("")] == ["d/rows"]
-
-
-def test_a_key_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "root")
-    with pytest.raises(StorageError, match="leads out of the root"):
-        store.publish("../outside", b"x")
-    with pytest.raises(StorageError, match="not below the root"):
-        store.key((tmp_path / "elsewhere").as_uri())
-
-
-@pytest.mark.parametrize("name", ["with space", "a+b=c%41", "jahr/größe-日本"])
-def test_a_uri_leads_back_to_its_key_when_the_name_is_odd(tmp_path: Path, name: str) -> None:
-    store = LocalStore(tmp_path)
-    store.publish(name, b"here")
-    assert store.key(store.uri(name)) == name
-    assert open_store(store.root).read(store.key(store.uri(name))) == b"here"
-
-
-def test_swap_refuses_when_the_pointer_moved(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    first = store.swap("champion.json", b"1", expected=None)
-    second = store.swap("champion.json", b"2", expected=first.version)
-    with pytest.raises(SwapConflict, match="moved by somebody else"):
-        store.swap("champion.json", b"3", expected=first.version)
-    with pytest.raises(SwapConflict):
-        store.swap("champion.json", b"3", expected=None)
-    assert store.read("champion.json") == b"2"
-    assert store.stat("champion.json") == second
-
-
-def _increment(folder: str, times: int) -> None:
-    store = LocalStore(Path(folder))
-    for _ in range(times):
-        while True:
-            stat = store.stat("n")
-            value = int(store.read("n")) if stat else 0
-            try:
-                store.swap("n", str(value + 1).encode(), expected=stat.version if stat else None)
-                break
-            except SwapConflict:
-                continue
-
-
-def test_no_swap_is_lost_when_eight_processes_race(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    racers = [context.Process(target=_increment, args=(str(tmp_path), 25)) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert LocalStore(tmp_path).read("n") == b"200"
-
-
-def _publish_own(folder: str, number: int, results: multiprocessing.Queue[int]) -> None:
-    try:
-        LocalStore(Path(folder)).publish("one", f"{number}".encode() * 1000)
-        results.put(number)
-    except StorageError:
-        results.put(-1)
-
-
-def test_one_of_sixteen_publishers_wins_when_each_has_another_content(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    results: multiprocessing.Queue[int] = context.Queue()
-    racers = [context.Process(target=_publish_own, args=(str(tmp_path), n, results)) for n in range(16)]
-    for racer in racers:
-        racer.start()
-    outcomes = [results.get(timeout=60) for _ in racers]
-    for racer in racers:
-        racer.join()
-    winners = [outcome for outcome in outcomes if outcome >= 0]
-    assert len(winners) == 1
-    assert LocalStore(tmp_path).read("one") == f"{winners[0]}".encode() * 1000
 
 
 def test_nothing_is_found_when_the_writer_is_killed_in_the_middle(tmp_path: Path) -> None:
@@ -130,6 +46,36 @@ def test_nothing_is_found_when_the_writer_is_killed_in_the_middle(tmp_path: Path
         for stat in LocalStore(tmp_path / str(pause)).list("objects"):
             number = int(stat.key.rpartition("/")[2])
             assert LocalStore(tmp_path / str(pause)).read(stat.key) == bytes([number % 256]) * 2_000_000
+
+
+def test_sweep_takes_what_a_killed_writer_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        from paddlewheel.local_store import LocalStore
+        with LocalStore(Path(sys.argv[1])).staging() as folder:
+            (folder / "half").write_bytes(b"x")
+            (Path(sys.argv[1]) / "runs").mkdir()
+            (Path(sys.argv[1]) / "runs/.tmp-0-12ab").write_bytes(b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    store = LocalStore(tmp_path)
+    store.publish("runs/a", b"kept")
+    (left,) = (path for path in tmp_path.iterdir() if path.name.startswith(".tmp-"))
+    assert list(store.list("")) == [store.stat("runs/a")]
+    assert store.sweep(60) == []
+    with store.staging() as living:
+        (living / "rows").write_bytes(b"x")
+        assert store.sweep(0) == [left.as_uri(), f"{tmp_path.as_uri()}/runs/.tmp-0-12ab"]
+        assert (living / "rows").read_bytes() == b"x"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "runs"]
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StorageError, match=r"cannot list file://.*/loop: Too many levels"):
+        list(LocalStore(tmp_path / "loop").list(""))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of one megabyte, which only root can")

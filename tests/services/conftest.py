@@ -1,4 +1,4 @@
-"""The Docker engine of the container tests.
+"""What the tests start: the Docker engine of the container tests, and an S3 server.
 
 An engine that already answers is used as it is. Where there is none, `containers/docker-up.sh` starts one (root,
 Debian 12) that needs no registry; it keeps its images and its cache below var/ and is stopped at the end.
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .s3.server import NoServer, S3Server, running
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "containers"
@@ -40,3 +42,23 @@ def engine() -> Iterator[dict[str, str]]:
         yield environment | settings | {"PATH": settings["PATH"].replace("$PATH", environment["PATH"])}
     finally:
         subprocess.run([str(SCRIPTS / "docker-down.sh"), str(state)], timeout=300, check=True)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, built by Go where this machine has none yet."""
+    try:
+        with running(tmp_path_factory.mktemp("s3")) as server:
+            yield server
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket; the connection `mine` may do all with it, and this machine's cache is an empty folder."""
+    name = f"test-{os.urandom(6).hex()}"
+    s3_server.client().create_bucket(Bucket=name)
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", s3_server.connection())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return name

@@ -2,9 +2,9 @@
 
 It checks signatures, rights, checksums and conditions; a race for one key has one winner. Built once a machine from a
 Go module (about 90 seconds, Go 1.25 or newer) into the user's cache folder. The object KEY of BUCKET is the file
-`data/BUCKET/KEY` of its folder. Unlike AWS: `a` and `a/b` cannot both be keys, a path element has 255 bytes at most, and
-an upload without any checksum that is cut off is stored. Every answer closes its connection: with keep-alive some of
-pyarrow's writes fail. Rejected: moto and other stand-ins, which check no signature.
+`data/BUCKET/KEY` of its folder. Unlike AWS: `a` and `a/b` cannot both be keys, a path element has 255 bytes at most,
+and an upload without any checksum that is cut off is stored. Every answer closes its connection: with keep-alive some
+of pyarrow's writes fail. Rejected: moto and other stand-ins, which check no signature.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ class NoServer(Exception):
     """This machine can neither find nor build the server."""
 
 
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """A key id and its secret."""
@@ -48,12 +55,13 @@ class S3Server:
     """A gateway and its IAM over one folder. `admin` may do all, `reader` may read and list every bucket."""
 
     folder: Path
+    binary: Path
     admin: Keys = field(
         default_factory=lambda: Keys(key_id=f"TEST{secrets.token_hex(8).upper()}", secret=secrets.token_urlsafe(30))
     )
     reader: Keys | None = None
-    port: int = field(default_factory=lambda: free_port())
-    iam_port: int = field(default_factory=lambda: free_port())
+    port: int = field(default_factory=free_port)
+    iam_port: int = field(default_factory=free_port)
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -63,13 +71,12 @@ class S3Server:
 
     def start(self) -> None:
         """Start what does not run: the same ports, keys and objects as before."""
-        binary = build_server()
         link = f"@paddlewheel-s3-{self.iam_port}"  # an abstract socket: leaves no file
         for name in ("iam", "data", "versions"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self._spawn("iam", binary, self.iam_port, "iam", "--dir", self.folder / "iam", "--private-ports", link)
+        self._spawn("iam", self.iam_port, "iam", "--dir", self.folder / "iam", "--private-ports", link)
         self._spawn(
-            *("gateway", binary, self.port, "--iam-standalone-endpoint", link),
+            *("gateway", self.port, "--iam-standalone-endpoint", link),
             *("posix", "--versioning-dir", self.folder / "versions", self.folder / "data"),
         )
         if self.reader is None:
@@ -113,7 +120,7 @@ class S3Server:
         """The file in which the server keeps an object."""
         return self.folder / "data" / bucket / name
 
-    def _spawn(self, name: str, binary: Path, port: int, *arguments: object) -> None:
+    def _spawn(self, name: str, port: int, *arguments: object) -> None:
         if name in self._processes and self._processes[name].poll() is None:
             return
         environment = {
@@ -124,7 +131,7 @@ class S3Server:
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(binary), "--port", f"127.0.0.1:{port}", "--quiet", *map(str, arguments)],
+                [str(self.binary), "--port", f"127.0.0.1:{port}", "--quiet", *map(str, arguments)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -184,16 +191,9 @@ def build_server() -> Path:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[S3Server]:
     """A started server, ended with the block."""
-    server = S3Server(folder=folder)
+    server = S3Server(folder=folder, binary=build_server())
     try:
         server.start()
         yield server
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
