@@ -19,6 +19,7 @@ from paddlewheel.errors import DataError, StorageError
 from paddlewheel.recipe_data import Feature
 
 from .conftest import World, make_recipe
+from .every_kind import EVERY_KIND, ROW, rows_frame
 
 
 def utc(text: str) -> datetime.datetime:
@@ -163,37 +164,6 @@ def test_cyclic_has_its_period() -> None:
     ]  # fmt: skip
 
 
-ALL = [
-    Feature(name="category", kind="category", columns=("s",)),
-    Feature(name="hash", kind="hash", columns=("s",), buckets=97),
-    Feature(name="cross", kind="cross", columns=("s", "n", "b"), buckets=1013),
-    Feature(name="quantile", kind="quantile", columns=("x",), bins=8),
-    Feature(name="weekday", kind="weekday", columns=("t",), timezone="America/New_York"),
-    Feature(name="month", kind="month", columns=("t",)),
-    Feature(name="standard", kind="standard", columns=("x",)),
-    Feature(name="log1p", kind="log1p", columns=("x",)),
-    Feature(name="clock", kind="clock", columns=("n",)),
-    Feature(name="cyclic", kind="cyclic", columns=("x",), period=7.3),
-    Feature(name="age", kind="age", columns=("n", "m")),
-]
-SCHEMA = {
-    "s": pl.String, "n": pl.Int64, "m": pl.Int64, "b": pl.Boolean, "x": pl.Float64, "t": pl.Datetime("us", "UTC"),
-}  # fmt: skip
-ROW = st.tuples(
-    st.none() | st.sampled_from(["EWR", "JFK", "", "ö", "a\x1fb"]) | st.text(max_size=4),
-    st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2400),
-    st.none() | st.integers(1900, 2100),
-    st.none() | st.booleans(),
-    st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.floats(-100, 100),
-    st.none()
-    | st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1), timezones=st.just(datetime.UTC)),
-)
-
-
-def rows_frame(rows: list[tuple[object, ...]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
-
-
 def same_bits(first: Inputs, second: Inputs) -> bool:
     return first.ids_BF.tobytes() == second.ids_BF.tobytes() and first.dense_BD.tobytes() == second.dense_BD.tobytes()
 
@@ -205,7 +175,7 @@ def same_bits(first: Inputs, second: Inputs) -> bool:
 def test_row_gives_the_same_bits_alone_in_a_batch_and_in_any_order(
     train: list[tuple[object, ...]], rows: list[tuple[object, ...]], seed: int
 ) -> None:
-    fitted = FittedFeatures.from_json(fit(rows_frame(train), ALL).to_json())
+    fitted = FittedFeatures.from_json(fit(rows_frame(train), EVERY_KIND).to_json())
     batch = fitted.apply(rows_frame(rows))
     assert np.isfinite(batch.dense_BD).all()
     assert (batch.ids_BF >= 0).all()

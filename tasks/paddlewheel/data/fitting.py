@@ -67,7 +67,7 @@ class VocabularyFitter:
             _, _, texts = split_values(columns[0], self._feature.separator, self._feature.length)
         else:
             texts = joined_text(columns, null=None).drop_nulls()
-        self._counts.append(texts.alias("value").value_counts())
+        self._counts.append(texts.alias("value").value_counts().cast({"count": pl.Int64}))
         self._pending += len(self._counts[-1])
         if self._pending > max(MERGE_ROWS, len(self._counts[0])):
             self._merge()
@@ -82,7 +82,7 @@ class VocabularyFitter:
         return replace(self._feature, vocabulary=tuple(ordered.head(self._max_size or len(ordered))))
 
     def _merge(self) -> None:
-        merged = pl.concat(self._counts).group_by("value").agg(pl.col("count").cast(pl.Int64).sum())
+        merged = pl.concat(self._counts).group_by("value").agg(pl.col("count").sum())
         self._counts, self._pending = [merged], 0
 
 

@@ -17,9 +17,9 @@ KEEP = 1 << 22
 class Quantiles:
     """The `bins` - 1 inner quantiles of finite float64 values, by one pass over them, or six where there are many."""
 
-    def __init__(self, bins: int, *, keep: int = KEEP) -> None:
+    def __init__(self, bins: int, *, keep: int | None = None) -> None:
         self._bins = bins
-        self._keep = keep
+        self._keep = KEEP if keep is None else keep
         self._count = 0
         self._kept: list[np.ndarray] | None = []
         self._passes = 0
