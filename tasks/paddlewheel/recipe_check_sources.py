@@ -64,6 +64,8 @@ def _check_offered(path: str, source: Source) -> Iterator[Fault]:
     if offered is None:
         return
     for index, column in enumerate(source.columns):
+        if column.name == "label" and "table" in source.params:
+            continue
         if column.name not in offered:
             yield unknown_name(f"{path}.columns.{index}.name", column.name, offered, f"what {source.format} offers")
         elif column.type != offered[column.name]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 
+from paddlewheel.data.group import GroupFile, GroupJob, read_group
 from paddlewheel.data.readers import ReadJob, UnreadableFile, images
+from paddlewheel.errors import DataError
+from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 
 COLUMNS = tuple(Column(name=name, type=kind) for name, kind in images.COLUMNS.items())
@@ -87,3 +93,64 @@ def test_a_picture_of_absurd_size_is_unreadable(tmp_path: Path) -> None:
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     with pytest.raises(UnreadableFile, match="cannot be decoded: Image size"):
         row_of(tmp_path, bytes(content))
+
+
+def table_job(folder: Path, table: str, files: dict[str, bytes], *, name: str = "labels.csv") -> GroupJob:
+    """A day of pictures below `folder`, and the table of them."""
+    listed = []
+    for path, content in ({name: table.encode()} | files).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+        listed.append(GroupFile(name=f"2013-11-01/{path}", path=str(folder / path)))
+    columns = (*(column for column in COLUMNS if column.name != "format"), Column(name="label", type="int64"))
+    source = Source(name="photos", path="{partition}/**", format="images", columns=columns, params={"table": name})
+    return GroupJob(source=dump(source), partition="2013-11-01", files=tuple(listed))
+
+
+def test_a_table_names_pictures_and_their_labels_in_its_order(tmp_path: Path) -> None:
+    cat, dog = picture("JPEG"), picture("PNG", width=10)
+    table = 'label,path,by\r\n1,b/dog.png,x\r\n0,"a, cat.jpg",y\r\n'
+    job = table_job(tmp_path / "day", table, {"a, cat.jpg": cat, "b/dog.png": dog, "unnamed.jpg": b"not looked at"})
+    (tmp_path / "out").mkdir()
+    result = read_group(job, tmp_path / "out")
+    assert (result.rows, result.refused, result.unreadable) == (2, 0, {})
+    assert pl.read_parquet(tmp_path / "out" / "rows.parquet").rows() == [
+        ("2013-11-01/b/dog.png", "1", dog, 10, 32, 1),
+        ("2013-11-01/a, cat.jpg", "0", cat, 48, 32, 0),
+    ]
+
+
+def test_a_line_whose_picture_is_missing_or_broken_is_refused_and_the_others_stay(tmp_path: Path) -> None:
+    lines = [{"path": "a.jpg", "label": 1}, {"path": "gone.jpg", "label": 0}, {"path": "cut.jpg", "label": 0}]
+    lines += [{"path": "../other-day/a.jpg", "label": 0}, {"path": None}, {"path": "a.jpg", "label": "cat"}]
+    whole = picture("JPEG")
+    table = "\n".join(json.dumps(line) for line in lines)
+    job = table_job(tmp_path / "day", table, {"a.jpg": whole, "cut.jpg": whole[:500]}, name="labels.jsonl")
+    (tmp_path / "out").mkdir()
+    result = read_group(job, tmp_path / "out")
+    assert (result.rows, result.refused) == (1, 5)
+    refused = [json.loads(line) for line in (tmp_path / "out" / "refused.jsonl").read_text().splitlines()]
+    assert [(entry["file"], entry["line"], entry["reasons"][0]["reason"]) for entry in refused] == [
+        ("2013-11-01/labels.jsonl", 2, "there is no such picture among the source's files"),
+        ("2013-11-01/labels.jsonl", 3, "the JPEG is cut off after 500 bytes: it has no end mark; deliver it again"),
+        ("2013-11-01/labels.jsonl", 4, "there is no such picture among the source's files"),
+        ("2013-11-01/labels.jsonl", 5, "the line names no picture"),
+        ("2013-11-01/labels.jsonl", 6, "not a whole number of 64 bits (int64)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [("path\na.jpg\n", "the header lacks label"), ('path,label\n"a.jpg,1\n', "unexpected end of data")],
+)
+def test_a_table_that_is_none_is_unreadable(tmp_path: Path, table: str, told: str) -> None:
+    (tmp_path / "out").mkdir()
+    result = read_group(table_job(tmp_path / "day", table, {"a.jpg": picture("JPEG")}), tmp_path / "out")
+    assert told in result.unreadable["2013-11-01/labels.csv"]
+
+
+def test_a_day_without_its_table_is_an_error(tmp_path: Path) -> None:
+    job = table_job(tmp_path / "day", "path,label\n", {"a.jpg": picture("JPEG")})
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match=r"photos of 2013-11-01: there is no table 'labels\.csv' among its 1 files"):
+        read_group(replace(job, files=job.files[1:]), tmp_path / "out")

@@ -170,7 +170,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on_when_there_is_space(
 
 
 def test_commands_of_later_versions_say_so(paddlewheel: Run) -> None:
-    for command in (("data", "preview", "x"), ("cluster", "check", "x"), ("runs", "rebuild")):
+    for command in (("cluster", "check", "x"), ("runs", "rebuild")):
         told = paddlewheel(*command, check=False)
         assert told.code == 2
         assert "not in this version" in told.err

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from paddlewheel.data.group_pass import load_reader
+from paddlewheel.data.group_pass import kept_rows, load_reader
 from paddlewheel.data.groups import SourceFile, sources_of
 from paddlewheel.data.listing import PARTITION, by_day, list_sources, open_landing
 from paddlewheel.data.plan import parse_partition
 from paddlewheel.data.readers import ReadJob, UnreadableFile
-from paddlewheel.data.schema import check_chunk, refusal_lines, without_rows
+from paddlewheel.data.readers.images import is_beside
+from paddlewheel.data.schema import check_chunk, refusal_lines
 from paddlewheel.data.statistics import StatisticsBuilder
 from paddlewheel.data.table_statistics import TableStatistics, Value
 from paddlewheel.errors import DataError, RecipeError
@@ -64,12 +65,14 @@ def preview(recipe: Recipe, *, source: str | None, partition: str | None, rows: 
         parse_partition(partition)
     landing = open_landing(store, recipe.data.landing)
     day, files = _files_of(wanted, partition, landing)
+    listed = {file.path for file in files}
     jobs = (
         ReadJob(
             name=file.path, source=wanted, partition=day,
             path=None if wanted.sql is not None else landing.local_path(file.path),
+            beside=lambda path: landing.local_path(path) if path in listed else None,
         )
-        for file in files[:MOST_FILES]
+        for file in [file for file in files if not is_beside(wanted, file.path)][:MOST_FILES]
     )  # fmt: skip
     return _look(wanted, day, jobs, rows, len(files))
 
@@ -105,7 +108,7 @@ def _look(source: Source, day: str | None, jobs: Iterator[ReadJob], rows: int, n
             for chunk in read(job):
                 checked = check_chunk(chunk, source)
                 refused += map(json.loads, refusal_lines(chunk, checked.faults, job.name).splitlines())
-                frame = without_rows(checked.frame, sorted(checked.faults))
+                frame = checked.frame[kept_rows(len(checked.frame), checked.faults)]
                 statistics.add(frame)
                 frames.append(frame)
                 extra.update(dict.fromkeys(chunk.extra_columns))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.errors import RecipeError
-from paddlewheel.recipe_data import ColumnType
+from paddlewheel.recipe_data import ColumnType, Source
 
 # What a picture offers; `class` is the name of the folder that it lies in.
 COLUMNS: Final[Mapping[str, ColumnType]] = {
@@ -25,13 +25,19 @@ JPEG_SCAN, JPEG_END, PNG_END = b"\xff\xda", b"\xff\xd9", b"IEND\xaeB`\x82"
 
 
 def read(job: ReadJob) -> Iterator[Chunk]:
-    """The picture as one row. params.verify: true decodes it whole, not only its header.
+    """The picture as one row; the table of params.table as its rows. params.verify: decodes a picture whole.
 
     Raises UnreadableFile for a file that is no picture, is cut off, or cannot be decoded.
     """
     import polars as pl
 
     from paddlewheel.data.types import POLARS_TYPES
+
+    if "table" in job.source.params:
+        from paddlewheel.data.readers import images_table
+
+        yield from images_table.read(job)
+        return
 
     if job.path is None:
         raise RecipeError(f"the source {job.source.name!r} has no path: images are files")
@@ -44,6 +50,12 @@ def read(job: ReadJob) -> Iterator[Chunk]:
     names = [column.name for column in job.source.columns if column.name in row]
     frame = pl.DataFrame([pl.Series(name, [row[name]], dtype=POLARS_TYPES[COLUMNS[name]]) for name in names])
     yield Chunk(frame=frame, places=pl.Series([1], dtype=pl.Int64), raws=_raws(row), unit="row", nulls_set=True)
+
+
+def is_beside(source: Source, name: str) -> bool:
+    """Whether a file of the source is no row by itself: a picture that the source's table names."""
+    table = source.params.get("table") if source.format == "images" else None
+    return table is not None and PurePosixPath(name).name != table
 
 
 def look(name: str, content: bytes, *, whole: bool) -> tuple[str, int, int]:
@@ -93,7 +105,10 @@ def _raws(row: Mapping[str, Any]) -> Any:
 def faults_of_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """(name, value, what is allowed) of params that a source of images does not take."""
     for name, value in params.items():
-        if name != "verify":
-            yield name, value, "images take verify"
+        if name == "table":
+            if not isinstance(value, str) or not value.endswith((".csv", ".jsonl")) or "/" in value:
+                yield name, value, "must be the name of a .csv or .jsonl file that lies by the pictures"
+        elif name != "verify":
+            yield name, value, "images take table, verify"
         elif not isinstance(value, bool):
             yield name, value, "must be true or false"
