@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
+from paddlewheel.recipe_check_drift import check_drift
 from paddlewheel.recipe_check_sources import check_origin
 from paddlewheel.recipe_data import SHARDINGS, Column, Join, Source
 from paddlewheel.recipe_tree import Fault, unknown_name
@@ -35,6 +36,7 @@ def check_sources(recipe: Recipe) -> Iterator[Fault]:
     left = {column.name: column for column in recipe.data.rows.columns}
     for index, join in enumerate(recipe.data.joins):
         yield from _check_join(f"data.joins.{index}", join, left)
+    yield from check_drift(recipe.data)
 
 
 def _check_column(path: str, column: Column) -> Iterator[Fault]:

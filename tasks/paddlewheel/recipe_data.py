@@ -42,7 +42,10 @@ FeatureKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limit:
-    """Two marks of one measure: beyond `warn` it is told, beyond `fail` the night stops. None: no mark."""
+    """Two marks of one measure: beyond `fail` the night stops; beyond `warn` it is told, if it is unusual too. None: no.
+
+    Unusual: more than chance makes of so few rows, and more than twice what the training window's own days reach.
+    """
 
     warn: NotNegative | None = None
     fail: NotNegative | None = None
@@ -52,14 +55,15 @@ class Limit:
 class Drift:
     """How far a day may be from the training window before it, and the window from the champion's, by column.
 
-    missing: difference of the shares of missing values. outside: share of values outside the reference's range.
+    missing: difference of the shares of missing values. outside: share of values outside the reference's range; of
+    dates and timestamps outside its range of distances from the day that they were delivered for.
     psi: population stability index, natural logarithm, over ten quantile bins or the most frequent values.
     divergence: Jensen-Shannon divergence in bits (0 to 1) over the same bins. new: share of rows whose category the
     reference does not have.
     """
 
     missing: Limit = Field(default_factory=lambda: Limit(warn=0.1))
-    outside: Limit = Field(default_factory=Limit)
+    outside: Limit = Field(default_factory=lambda: Limit(warn=0.1))
     psi: Limit = Field(default_factory=lambda: Limit(warn=0.25))
     divergence: Limit = Field(default_factory=lambda: Limit(warn=0.2))
     new: Limit = Field(default_factory=lambda: Limit(warn=0.1))

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numba
 import numpy as np
 
+from paddlewheel.data.compiled import compile_loop
 from paddlewheel.data.table_statistics import MANTISSA_BITS, MOST_DAYS, THETA_SIZE, VALUES
 
 SEED: Final = 9001
@@ -30,7 +31,7 @@ _ROW_FACTOR, _ROW_NULL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192
 _SEED64 = np.uint64(SEED)
 _ONE, _FIVE = np.uint64(1), np.uint64(5)
 
-jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+jit: Any = compile_loop
 inline: Any = numba.njit(inline="always")
 
 

@@ -85,6 +85,17 @@ class StatisticsBuilder:
         return TableStatistics(rows=self._rows, columns=tuple(lane.statistics(self._rows) for lane in self._lanes))
 
 
+def hashes_of(values: Sequence[Value], kind: ColumnType) -> list[int]:
+    """The hashes of a column's values, as its statistics name them, in its distinct sketch."""
+    lane = _Lane(Column(name="value", type=kind))
+    texts = ["" if isinstance(value, str) and _is_long(value) else value for value in values]
+    lane.load(pl.DataFrame({"value": pl.Series(texts, dtype=pl.String if kind == "string" else None)}))
+    hashes = np.zeros(len(values), np.uint64)
+    lane.hash(0, len(values), hashes, np.zeros(len(values), np.uint64))
+    found = zip(values, hashes.tolist(), strict=True)
+    return [(int(value[-16:], 16) if isinstance(value, str) and _is_long(value) else one) >> 1 for value, one in found]
+
+
 class _Lane:
     """The state of one column."""
 
@@ -224,6 +235,10 @@ def _shown(value: Any, key: int, kind: ColumnType) -> Value:
     if isinstance(value, str) and len(value) > LONG_TEXT:
         return f"{value[:BEGINNING]}…{key:016x}"
     return cast(Value, value + 0.0 if isinstance(value, float) else value)  # -0.0 is 0.0
+
+
+def _is_long(value: str) -> bool:
+    return len(value) == BEGINNING + 17 and value[BEGINNING] == "…"
 
 
 def _longer(array: Any, size: int) -> Any:

@@ -1,173 +1,225 @@
-"""The recipe's limits on what was ingested: how much may be refused, no row twice over all files, and a profile."""
+"""The recipe's limits on what was ingested: refusals, unreadable files, keys that stand twice, drift; and statistics.
+
+Tables and their statistics are read one after the other, never a window's rows at once. The `validated` manifest is a
+function of the data and the recipe alone; how far the data is from the champion's stands in a manifest of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import polars as pl
-
+from paddlewheel.data import limits
+from paddlewheel.data.champion_drift import compare_with_champion
 from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.errors import DataError
+from paddlewheel.data.drift import ColumnDrift, judge, usual_measures
+from paddlewheel.data.drift_words import drift_sentence, way_out
+from paddlewheel.data.groups import sources_of
+from paddlewheel.data.table_statistics import merge
+from paddlewheel.data.window_statistics import SourceStatistics, gather, publish_merged, summary
+from paddlewheel.errors import DataError, StorageError
+from paddlewheel.lineage import manifest_key as key_of
 from paddlewheel.manifest import (
+    Input,
     Manifest,
     Shard,
     code_digest,
     derive_key,
     find_done,
     input_of,
+    publish_file,
     publish_manifest,
     read_manifest,
 )
 from paddlewheel.recipe import Recipe, dump
-from paddlewheel.recipe_data import Column, Source
 from paddlewheel.storage import Store
 
-MAX_TOLD = 5
-MOST_TOP_VALUES = 5
+QUARANTINE: Final = "quarantine.jsonl"
+MAX_TOLD: Final = 5
+CODE: Final = tuple(
+    f"paddlewheel.data.{name}"
+    for name in ("validate", "limits", "drift", "drift_measures", "table_statistics", "window_statistics")
+)
 log = logging.getLogger(__name__)
 
 
 def validate(recipe: Recipe, ingest_uris: Sequence[str], *, store: Store) -> str:
-    """Hold the window's tables, of all batches, against the recipe; returns the URI of the `validated` manifest.
+    """Hold the window's tables against the recipe; returns the URI of the `validated` manifest.
 
-    Raises DataError where more rows were refused than a source's max_refused_fraction bears, over the window or in the
-    partition's own file, or where two files hold a row of the same key.
+    Raises DataError, all faults together, where more rows were refused or more files are unreadable than a source
+    bears, over the window or on the partition's own day, where two tables hold a row of the same key, where the
+    partition's day has no row, or where a measure of drift passes a `fail` limit.
     """
-    batches = [read_kind(store, uri, "ingest") for uri in ingest_uris]
-    tables = [file for batch in batches for file in batch.files]
-    tables.sort(key=lambda file: (file.facts["source"], file.facts["partition"] or "", file.key))
-    sources = [recipe.data.rows, *(join.source for join in recipe.data.joins)]
-    code = code_digest("paddlewheel.data.validate")
-    inputs = tuple(input_of(store, uri) for uri in ingest_uris)
-    key = derive_key("validated", [one.digest for one in inputs], [dump(source) for source in sources], code)
+    batches = _batches(store, ingest_uris)
+    window = window_facts(batches[0].facts)
+    inputs = tuple(input_of(store, key_of(batch)) for batch in batches)
+    section = [
+        [dump(source) for source in sources_of(recipe).values()],
+        dump(recipe.data.drift),
+        recipe.data.label.column,
+    ]
+    code = code_digest(*CODE)
+    key = derive_key("validated", [one.digest for one in inputs], section, code)
     folder = dataset_folder(recipe, "validated", key)
-    if find_done(store, manifest_key(folder)):
-        return store.uri(manifest_key(folder))
-    faults = []
-    for source in sources:
-        files = [file for file in tables if file.facts["source"] == source.name]
-        faults += list(_refused_beyond(source, files, batches[0].facts["partition"], store))
-        faults += list(_rows_twice(source, _row_files(files), store))
-    if faults:
-        raise DataError("\n".join(faults))
-    main = recipe.data.rows
-    counts = {name: add_counts(batch.facts[name] for batch in batches) for name in ("rows", "refused")}
-    rows, refused = counts["rows"][main.name], counts["refused"][main.name]
-    facts = {
-        "rows": rows,
-        "refused": refused,
-        "refused_by_reason": add_counts(batch.facts["reasons"].get(main.name, {}) for batch in batches),
-        "refused_by_source": counts["refused"],
-        "days": _days(main, tables),
-        "profile": {source.name: _profile(source, tables, store) for source in sources},
+    if not find_done(store, manifest_key(folder)):
+        _make(recipe, batches, window, folder, store=store, inputs=inputs, code=code)
+    compare_with_champion(recipe, manifest_key(folder), store=store)
+    return store.uri(manifest_key(folder))
+
+
+def _make(
+    recipe: Recipe,
+    batches: Sequence[Manifest],
+    window: Mapping[str, Any],
+    folder: str,
+    *,
+    store: Store,
+    inputs: tuple[Input, ...],
+    code: str,
+) -> None:
+    files = [file for batch in batches for file in batch.files]
+    tables = {
+        one.key.rpartition("/")[0]: read_manifest(store, one.key)
+        for batch in batches
+        for one in batch.inputs[1:]  # the first is the plan
     }
-    log.info("validate: %d rows of %s, %d refused, within the recipe's limits", rows, main.name, refused)
+    found = [gather(source, files, window, store) for source in sources_of(recipe).values()]
+    faults = _faults(recipe, files, tables, window["partition"], store)
+    notes = limits.notes_on_days(recipe, found, window)
+    drift, told, failures = _drift(recipe, found, window)
+    if faults or failures:
+        raise DataError("\n".join([*faults, *failures]))
+    for line in [*notes, *told[:MAX_TOLD]]:
+        log.warning("validate: %s", line)
+    if len(told) > MAX_TOLD:
+        log.warning("validate: … and %d more columns that drifted: the card shows them", len(told) - MAX_TOLD)
+    quarantine = limits.unreadable_files(list(tables.values()))
+    facts = _counts(recipe, batches, files) | {
+        "unreadable": _by_source(quarantine),
+        "notes": notes,
+        "statistics": {
+            one.source.name: {over: summary(statistics) for over, statistics in one.merged.items()} for one in found
+        },
+        "drift": [one.to_tree() for one in drift],
+        "drift_warnings": told,
+    }
+    log.info(
+        "validate: %d rows of %s, %d refused, within the recipe's limits",
+        facts["rows"], recipe.data.rows.name, facts["refused"],
+    )  # fmt: skip
     manifest = Manifest(
         kind="validated",
         name=recipe.name,
         key=folder,
-        files=tuple(tables),
+        files=(*files, *publish_merged(found, folder, store), *_publish_quarantine(quarantine, folder, store)),
         inputs=inputs,
         code=code,
-        facts=facts | window_facts(batches[0].facts),
+        facts={**facts, **window},
     )
-    return publish_manifest(store, manifest)
+    publish_manifest(store, manifest)
 
 
-def _days(source: Source, files: Sequence[Shard]) -> list[dict[str, Any]]:
-    """Rows and refused rows of each day of the main source."""
-    found = [file for file in _row_files(files) if file.facts["source"] == source.name]
-    return [{"day": file.facts["partition"], "rows": file.rows, "refused": file.facts["refused"]} for file in found]
-
-
-def _refused_beyond(source: Source, files: Sequence[Shard], partition: str, store: Store) -> Iterator[str]:
-    """A sentence for the window, or else for the partition's own file, where more was refused than is borne."""
-    own = [file for file in files if file.facts["partition"] == partition]
-    for where, some in ((f"{source.name} in the window", files), (f"{source.name} of {partition}", own)):
-        rows = sum(file.rows or 0 for file in some)
-        refused = sum(file.facts["refused"] for file in _row_files(some))
-        if refused > source.max_refused_fraction * (rows + refused):
-            share = refused / (rows + refused)
-            lists = [store.uri(file.key) for file in some if file.facts["part"] == "refused"]
-            more = f" and {len(lists) - 1} more such files" if len(lists) > 1 else ""
-            examples = "".join(f"\n  {line}" for line in _examples(some, store))
-            yield (
-                f"{where}: {refused} of {rows + refused} rows were refused ({share:.2%}); the recipe bears "
-                f"max_refused_fraction {source.max_refused_fraction:.2%}. Mend the files, or raise the limit if this "
-                f"is as it should be. All stand in {lists[0]}{more}; the first:{examples}"
-            )
-            return
-
-
-def _examples(files: Sequence[Shard], store: Store) -> Iterator[str]:
-    """The first refusals, each with file, line, column, value and reason."""
-    told = 0
-    for file in files:
-        if file.facts["part"] != "refused":
-            continue
-        for raw in store.read(file.key).splitlines():
-            entry = json.loads(raw)
-            for reason in entry["reasons"]:
-                place = f"{entry['file']} line {entry['line']}, column {reason['column']}"
-                yield f"{place}: {reason['value']!r}: {reason['reason']}"
-                told += 1
-                if told == MAX_TOLD:
-                    return
-
-
-def _rows_twice(source: Source, files: Sequence[Shard], store: Store) -> Iterator[str]:
-    """A sentence where the same key stands in more than one file (within one file the later row was refused)."""
-    if not source.key or len(files) < 2:
-        return
-    keys = pl.concat(
-        [
-            pl.scan_parquet(store.local_path(file.key)).select(*source.key, _file=pl.lit(_name_of(file, store)))
-            for file in files
-        ]
-    )
-    twice = (
-        keys.group_by(source.key)
-        .agg(files=pl.col("_file").unique().sort())
-        .filter(pl.col("files").list.len() > 1)
-        .sort(*source.key)
-        .collect()
-    )
-    for row in twice.head(MAX_TOLD).iter_rows(named=True):
-        named = ", ".join(f"{name} {row[name]}" for name in source.key)
-        yield f"{source.name}: {named} stands in {' and in '.join(row['files'])}; one row a key: take it out of one"
-    if len(twice) > MAX_TOLD:
-        yield f"{source.name}: … and {len(twice) - MAX_TOLD} more rows that stand in two files"
-
-
-def _name_of(file: Shard, store: Store) -> str:
-    """The landing files of a table's rows."""
-    table = read_manifest(store, manifest_key(file.key.rpartition("/")[0]))
-    return ", ".join(one["path"] for one in table.facts["files"])
-
-
-def _profile(source: Source, files: Sequence[Shard], store: Store) -> dict[str, Any]:
-    """By column over the window: rows, nulls, distinct values, and range and mean, or the most frequent."""
-    paths = [store.local_path(file.key) for file in _row_files(files) if file.facts["source"] == source.name]
-    frame = pl.read_parquet(paths)
-    return {column.name: _statistics(frame[column.name], column) for column in source.columns}
-
-
-def _statistics(values: pl.Series, column: Column) -> dict[str, Any]:
-    """Plain JSON. Nothing here may depend on threads or hash seeds: equal rows must give an equal manifest."""
-    facts: dict[str, Any] = {"rows": len(values), "nulls": values.null_count(), "distinct": values.n_unique()}
-    if column.type in ("string", "bool"):
-        counts = (
-            values.alias("value").value_counts().drop_nulls("value").sort("count", "value", descending=[True, False])
+def _batches(store: Store, uris: Sequence[str]) -> list[Manifest]:
+    """The ingest manifests of one plan, all of its batches in order."""
+    found = sorted((read_kind(store, uri, "ingest") for uri in uris), key=lambda one: int(one.facts["batch"]))
+    numbers = [one.facts["batch"] for one in found]
+    if not found or numbers != list(range(found[0].facts["batches"])):
+        wanted = found[0].facts["batches"] if found else "all"
+        raise StorageError(
+            f"validate needs the ingest manifests of all {wanted} batches of one plan, these are {numbers}"
         )
-        return facts | {"top": [list(row) for row in counts.head(MOST_TOP_VALUES).iter_rows()]}
-    lowest, highest = values.min(), values.max()
-    if column.type in ("int64", "float64"):
-        return facts | {"minimum": lowest, "maximum": highest, "mean": values.mean()}
-    return facts | {name: value and value.isoformat() for name, value in (("minimum", lowest), ("maximum", highest))}
+    if len({one.inputs[0].key for one in found}) > 1:
+        raise StorageError("validate needs the ingest manifests of one plan, these are of several")
+    return found
 
 
-def _row_files(files: Sequence[Shard]) -> list[Shard]:
-    return [file for file in files if file.facts["part"] == "rows"]
+def _faults(
+    recipe: Recipe, files: Sequence[Shard], tables: Mapping[str, Manifest], partition: str, store: Store
+) -> list[str]:
+    faults: list[str] = []
+    for source in sources_of(recipe).values():
+        own = [file for file in files if file.facts["source"] == source.name]
+        own_tables = [table for table in tables.values() if table.facts["source"] == source.name]
+        faults += limits.refused_beyond(source, own, partition, store)
+        faults += limits.unreadable_beyond(source, own_tables, partition)
+        with store.staging() as scratch:
+            faults += limits.rows_twice(source, own, tables, store, scratch)
+    return faults or list(limits.empty_partition(recipe, files, partition))
+
+
+def _drift(
+    recipe: Recipe, found: Sequence[SourceStatistics], window: Mapping[str, Any]
+) -> tuple[list[ColumnDrift], list[str], list[str]]:
+    """The measures of the partition's day and of the holdout against the training window; warnings; faults."""
+    drifts: list[ColumnDrift] = []
+    told: list[str] = []
+    faults: list[str] = []
+    train, holdout = window["train"], window["holdout"]
+    for one in found:
+        days = {day: one.days[day] for day in train if day in one.days}
+        if not days:
+            continue
+        reference = merge(days.values())
+        columns = {column.name: column for column in one.source.columns}
+        for over, name, seen_days in (
+            ("partition", window["partition"], holdout[-1:]),
+            ("holdout", f"holdout days {holdout[0]} to {holdout[-1]}", holdout if len(holdout) > 1 else ()),
+        ):
+            present = [one.days[day] for day in seen_days if day in one.days]
+            if not present:
+                continue
+            seen = merge(present)
+            usual = usual_measures(days, length=len(seen_days), gap=len(holdout) - len(seen_days))
+            for drift in judge(
+                one.source.columns,
+                reference,
+                seen,
+                source=one.source.name,
+                over=over,
+                drift=recipe.data.drift,
+                usual=usual,
+            ):
+                drifts.append(drift)
+                if drift.warned or drift.failed:
+                    column = columns[drift.column]
+                    pair = (name, seen[drift.column]), ("training days", reference[drift.column])
+                    sentence = drift_sentence(drift, column, recipe.data.drift, *pair)
+                    told.append(sentence) if not drift.failed else faults.append(
+                        f"{sentence}. {way_out(drift, column)}"
+                    )
+    return drifts, told, faults
+
+
+def _counts(recipe: Recipe, batches: Sequence[Manifest], files: Sequence[Shard]) -> dict[str, Any]:
+    name = recipe.data.rows.name
+    refused = add_counts(batch.facts["refused"] for batch in batches)
+    days: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.facts["source"] == name and file.facts["part"] == "rows":
+            day = days.setdefault(file.facts["partition"], {"day": file.facts["partition"], "rows": 0, "refused": 0})
+            day["rows"] += file.rows or 0
+            day["refused"] += file.facts["refused"]
+    return {
+        "rows": sum(day["rows"] for day in days.values()),
+        "refused": refused.get(name, 0),
+        "refused_by_reason": add_counts(batch.facts["reasons"].get(name, {}) for batch in batches),
+        "refused_by_source": refused,
+        "days": [days[day] for day in sorted(days)],
+    }
+
+
+def _by_source(quarantine: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return add_counts({str(one["source"]): 1} for one in quarantine)
+
+
+def _publish_quarantine(quarantine: Sequence[Mapping[str, Any]], folder: str, store: Store) -> list[Shard]:
+    """quarantine.jsonl, a JSON object a file, where any file could not be read."""
+    if not quarantine:
+        return []
+    with store.staging() as staging:
+        path = staging / QUARANTINE
+        path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in quarantine), encoding="utf-8")
+        facts = {"part": "quarantine", "source": None, "partition": None}
+        return [publish_file(store, f"{folder}/{QUARANTINE}", path, rows=len(quarantine), facts=facts)]

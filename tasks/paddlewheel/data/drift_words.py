@@ -1,0 +1,60 @@
+"""Drift in words: which measure passes which limit, and both distributions in a few numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from paddlewheel.data.drift import ColumnDrift, limits_of
+from paddlewheel.data.table_statistics import ColumnStatistics
+from paddlewheel.recipe_data import Column, Drift
+
+NAMES: Final = {
+    "missing": "share of missing values changed by",
+    "outside": "share outside the known range",
+    "psi": "population stability index",
+    "divergence": "Jensen-Shannon divergence",
+    "new": "share of new values",
+}
+MOST_VALUES: Final = 3
+
+
+def drift_sentence(
+    found: ColumnDrift,
+    column: Column,
+    drift: Drift,
+    seen: tuple[str, ColumnStatistics],
+    before: tuple[str, ColumnStatistics],
+) -> str:
+    """One column's passed limits, of the `fail` kind where there are any, then both distributions."""
+    kind = "fail" if found.failed else "warn"
+    limits = limits_of(column, drift)
+    parts = []
+    for name in found.failed or found.warned:
+        usual = f", usually up to {found.usual[name]:.3g}" if name in found.usual else ""
+        limit = getattr(getattr(limits, name), kind)
+        parts.append(f"{NAMES[name]} {found.measures[name]:.3g} ({kind} {name} {limit:g}{usual})")
+    return (
+        f"{found.source}.{found.column}: {'; '.join(parts)}. {seen[0]}: {describe(seen[1])}. "
+        f"{before[0]}: {describe(before[1])}"
+    )
+
+
+def way_out(found: ColumnDrift, column: Column) -> str:
+    """What to do about a `fail`."""
+    place = f"the column's own drift.{found.failed[0]}.fail" if column.drift else f"data.drift.{found.failed[0]}.fail"
+    return f"Mend the data, or raise {place} in the recipe if this is as it should be"
+
+
+def describe(column: ColumnStatistics) -> str:
+    """`1,021 rows, 1.2% missing, median 5 (5 to 95%: 1 to 9)`."""
+    told = [f"{column.rows:,} rows", f"{column.missing_share:.1%} missing"]
+    if column.type in ("string", "bool") and column.present:
+        top = ", ".join(f"{value} {rows / column.present:.0%}" for value, rows in column.top(MOST_VALUES))
+        told.append(f"{column.distinct:,} values ({top})")
+    elif column.type in ("date", "timestamp") and column.histogram:
+        first, last = min(column.histogram), max(column.histogram)
+        told.append(f"{first:+d} to {last:+d} days from its day")
+    elif column.histogram:
+        low, middle, high = (column.quantile(share) for share in (0.05, 0.5, 0.95))
+        told.append(f"median {middle:.6g} (5 to 95%: {low:.6g} to {high:.6g})")
+    return ", ".join(told)
