@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import get_args
 
+import numpy as np
 import polars as pl
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ EVERY_KIND = [
     Feature(name="number_category", kind="category", columns=("n",)),
     Feature(name="float_category", kind="category", columns=("x",)),
     Feature(name="hash", kind="hash", columns=("s",), buckets=97),
-    Feature(name="time_hash", kind="hash", columns=("t",), buckets=2**31 - 1),
+    Feature(name="time_hash", kind="hash", columns=("t",), buckets=2**30),
     Feature(name="cross", kind="cross", columns=("s", "n", "b", "d"), buckets=1013),
     Feature(name="quantile", kind="quantile", columns=("x",), bins=8),
     Feature(name="weekday", kind="weekday", columns=("t",), timezone="America/New_York"),
@@ -56,3 +57,37 @@ ROW = st.tuples(
 
 def rows_frame(rows: list[tuple[object, ...]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def draw_rows(count: int, seed: int) -> pl.DataFrame:
+    """Rows as a generator draws them, a tenth of each column missing: texts of all sorts, times from 1900 to 2100."""
+    draw = np.random.default_rng(seed)
+    words = [
+        "the",
+        "Straße",
+        "日本語",
+        "a|b",
+        "x\x1fy",
+        "NUL\x00",
+        'say "no"',
+        "two\nlines",
+        "e\u0301",
+        "\U0001f600",
+        "1",
+    ]
+    texts = [" ".join(draw.choice(words, draw.integers(1, 6))) for _ in range(count)]
+    numbers = np.where(draw.random(count) < 0.5, draw.integers(0, 2400, count), 2**53 + draw.integers(0, 3, count))
+    floats = np.where(draw.random(count) < 0.5, draw.lognormal(3, 4, count), -draw.integers(0, 3, count).astype(float))
+    start, end = int(FIRST.timestamp()), int(LAST.timestamp())
+    columns = {
+        "s": pl.Series(texts),
+        "n": pl.Series(numbers),
+        "m": pl.Series(draw.integers(1900, 2100, count)),
+        "b": pl.Series(draw.random(count) < 0.3),
+        "x": pl.Series(floats),
+        "d": pl.Series(draw.integers(-30_000, 40_000, count).astype(np.int32)).cast(pl.Date),
+        "t": pl.Series(draw.integers(start * 10**6, end * 10**6, count)).cast(pl.Datetime("us", "UTC")),
+    }
+    return pl.DataFrame(
+        {name: column.set(pl.Series(draw.random(count) < 0.1), None) for name, column in columns.items()}
+    )
