@@ -82,7 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         whole = add(name, command, text)
         add_recipe(whole)
-        whole.add_argument("--partition", required=True, metavar="DAY", help="as 2013-11-01")
+        whole.add_argument(
+            "--partition", metavar="DAY", help="as 2013-11-01 (default: the newest day that the landing folder holds)"
+        )
     for name, metavar, text in (
         ("ingest", "PLAN", "landing files into typed tables, rows that break the schema into refusal files"),
         ("validate", "INGEST", "hold what was ingested against the recipe's limits"),
@@ -152,6 +154,11 @@ def _add_data(commands: Any, common: argparse.ArgumentParser, add_recipe: AddRec
     preview.add_argument("--source", metavar="NAME", help="of the recipe (default: its rows)")
     preview.add_argument("--partition", metavar="DAY", help="default: the newest day that is there")
     preview.add_argument("--rows", type=int, default=10, metavar="N", help="how many to show (default: 10)")
+    text = "what a plan lists that an older one does not: files new, changed, gone"
+    differ = actions.add_parser("diff", parents=[common], help=text, description=text)
+    differ.set_defaults(command=_diff)
+    differ.add_argument("plan", metavar="PLAN", help="what the step plan printed")
+    differ.add_argument("older", metavar="OLDER", nargs="?", help="default: the plan of that recipe made last")
 
 
 def set_up_log(*, quiet: bool, verbose: bool) -> None:
@@ -163,6 +170,8 @@ def set_up_log(*, quiet: bool, verbose: bool) -> None:
 
 
 def _store(options: argparse.Namespace) -> Store:
+    if options.root == "":
+        raise RecipeError("--root is empty; name a folder or s3://[CONNECTION@]BUCKET/PREFIX, or leave --root out")
     return open_store(options.root or default_root())
 
 
@@ -189,71 +198,38 @@ def _load(options: argparse.Namespace) -> Any:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from paddlewheel.card import summary_lines
-    from paddlewheel.chain import run_chain
-    from paddlewheel.cli_progress import TrainingProgress
-    from paddlewheel.data.demo_landing import fill_empty_landing
+    from paddlewheel.cli_steps import run_night
 
-    recipe, store = _load(options), _store(options)
-    with TrainingProgress(quiet=options.json) as progress:
-        fill_empty_landing(recipe, store=store, say=progress.say)
-        night = run_chain(recipe, options.partition, store=store, on_progress=progress.update, say=progress.say)
-        progress.say("")
-    _print(options, dataclasses.asdict(night), summary_lines(store, night.promotion))
+    _print(options, *run_night(_load(options), _store(options), partition=options.partition, quiet=options.json))
     return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from paddlewheel.data.plan import plan
+    from paddlewheel.cli_steps import plan_day
 
-    uri = plan(_load(options), options.partition, store=_store(options))
-    _print(options, {"uri": uri}, [uri])
+    _print(options, *plan_day(_load(options), _store(options), partition=options.partition))
     return 0
 
 
 def _step(options: argparse.Namespace) -> int:
-    """One step whose inputs are manifests; the recipe is the one that the plan behind them recorded."""
-    from paddlewheel import chain
+    from paddlewheel.cli_steps import Override, make
 
-    store = _store(options)
-    uris: list[str] = options.uris
-    recipe = chain.recipe_behind(store, uris[0])
-    made = _call_step(options, recipe, uris, store)
-    _print(options, {"uri": made[0]} if len(made) == 1 else {"uris": made}, made)
+    override = None
+    if options.step == "gate" and options.accept:
+        if not options.by or not options.reason:
+            raise RecipeError("gate --accept needs --by and --reason: they stand in the verdict")
+        override = Override(by=options.by, reason=options.reason)
+    batch = getattr(options, "batch", None)
+    made = make(options.step, options.uris, _store(options), batch=batch, override=override, quiet=options.json)
+    _print(options, *made)
     return 0
 
 
-def _call_step(options: argparse.Namespace, recipe: Any, uris: list[str], store: Store) -> list[str]:
-    from paddlewheel import card, chain, registry
-    from paddlewheel.cli_progress import TrainingProgress
-    from paddlewheel.data import features, ingest, preprocess, shard, validate
-    from paddlewheel.evaluation import evaluate, gate
-    from paddlewheel.lineage import manifest_key, nearest
+def _diff(options: argparse.Namespace) -> int:
+    from paddlewheel.cli_data import diff
 
-    simple: dict[str, Callable[..., str]] = {
-        "shard": shard.shard,
-        "fit-features": features.fit_features, "evaluate": evaluate.evaluate, "gate": gate.gate,
-        "promote": registry.promote, "report": card.report,
-    }  # fmt: skip
-    if options.step in simple:
-        made = simple[options.step](recipe, uris[0], store=store)
-        if options.step == "gate" and options.accept:
-            if not options.by or not options.reason:
-                raise RecipeError("gate --accept needs --by and --reason: they stand in the verdict")
-            made = gate.override(made, by=options.by, reason=options.reason, store=store)
-        return [made]
-    if options.step == "ingest":
-        batches = ingest.plan_ingest(recipe, uris[0], store=store) if options.batch is None else [options.batch]
-        return [ingest.ingest(recipe, uris[0], batch, store=store) for batch in batches]
-    if options.step == "validate":
-        return [validate.validate(recipe, uris, store=store)]
-    if options.step == "preprocess":
-        shards = store.uri(manifest_key(nearest(store, uris[0], "shards")))
-        batches = preprocess.plan_batches(recipe, shards, store=store)
-        wanted = batches if options.batch is None else [options.batch]
-        return [preprocess.preprocess(recipe, shards, uris[0], batch, store=store) for batch in wanted]
-    with TrainingProgress(quiet=options.json) as progress:
-        return [chain.train(recipe, uris, store=store, on_progress=progress.update)]
+    _print(options, *diff(_store(options), options.plan, options.older))
+    return 0
 
 
 def _runs(options: argparse.Namespace) -> int:

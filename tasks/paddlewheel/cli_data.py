@@ -16,3 +16,14 @@ def preview(
 
     found = room.preview(recipe, source=source, partition=partition, rows=rows, store=store)
     return room.tree_of(found), room.lines_of(found)
+
+
+def diff(store: Store, plan: str, older: str | None) -> tuple[Any, list[str]]:
+    """What a plan lists that an older one (None: the one of its recipe made last) does not."""
+    from paddlewheel.data.plan_diff import diff_plans, newest_other
+
+    other = older or newest_other(plan, store=store)
+    if other is None:
+        return {"plan": plan, "older": None, "sources": []}, ["there is no other plan of this recipe"]
+    found = diff_plans(plan, other, store=store)
+    return found.to_json(), found.lines()

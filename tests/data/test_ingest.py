@@ -63,7 +63,7 @@ def test_types_are_the_declared_ones_when_a_column_is_all_null(world: World) -> 
     (rows,) = [
         file
         for file in world.manifest(run(world)).files
-        if (file.facts["source"], file.facts["partition"]) == ("trips", DAYS[0])
+        if (file.facts["source"], file.facts["partition"], file.facts["part"]) == ("trips", DAYS[0], "rows")
     ]
     assert dict(pl.read_parquet(world.store.local_path(rows.key)).schema) == {
         "date": pl.Date,
@@ -85,7 +85,7 @@ def test_nothing_is_written_when_run_again(world: World, caplog: pytest.LogCaptu
     with caplog.at_level("INFO"):
         assert run(world) == first
     assert world.tree() == before
-    assert "ingest: already done, 9 files verified, skipped" in caplog.text
+    assert "ingest: already done, 18 files verified, skipped" in caplog.text
 
 
 def test_only_the_new_day_is_read_when_tomorrow_comes(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,4 +185,4 @@ def test_digests_are_the_same_when_the_process_was_killed_in_the_middle(tmp_path
     manifests = [World(store=LocalStore(root)).manifest(uri) for root, uri in zip((killed, whole), uris, strict=True)]
     assert [file.digest for file in manifests[0].files] == [file.digest for file in manifests[1].files]
     assert manifests[0].key == manifests[1].key
-    assert len(manifests[0].files) == 61 + 61 + 1
+    assert len(manifests[0].files) == 2 * (61 + 61 + 1)  # rows and statistics

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from paddlewheel.data.datasets import dataset_folder
 from paddlewheel.data.readers import READERS
@@ -18,7 +18,7 @@ from paddlewheel.errors import StorageError
 from paddlewheel.manifest import Manifest, code_digest, derive_key
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.recipe_data import Source
-from paddlewheel.storage import Store
+from paddlewheel.storage import Store, digest_file
 
 GROUP_BYTES: Final = 128 << 20
 GROUP_FILES: Final = 1_000
@@ -27,16 +27,18 @@ BATCH_BYTES: Final = 256 << 20  # of landing files: less than that is not worth 
 FILE_COST_BYTES: Final = 32 << 10
 GROUP_COST_BYTES: Final = 512 << 10
 KNOWN_COST_BYTES: Final = 16 << 10
-GROUPS_NAME: Final = "groups.jsonl"
+GROUPS_NAME: Final = "groups.jsonl"  # two lines a group
 SQL_NAME: Final = "sql"  # stands for the path of a source that is a query
 # Of a column, what decides over no row: what it is used for, and how it is judged later.
 LATER_FIELDS: Final = ("known", "unit", "drift")
 TABLE_CODE: Final = tuple(f"paddlewheel.data.{name}" for name in ("group", "schema", "types", "readers"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceFile:
-    """A landing file as it was listed. etag: the store's version of it, or what a query's version was."""
+class SourceFile(NamedTuple):
+    """A landing file as it was listed. etag: the store's version of it, or what a query's version was.
+
+    A tuple, unlike the project's other records: a plan has a hundred thousand, and writes them as they are.
+    """
 
     path: str
     bytes: int
@@ -61,21 +63,21 @@ class FileGroup:
         """Of all its files."""
         return sum(file.bytes for file in self.files)
 
-    def to_json(self) -> str:
-        """One line of the plan's file of groups."""
-        files = [(file.path, file.bytes, file.etag) for file in self.files]
-        return json.dumps([self.source, self.partition, self.receipt, self.known, files], ensure_ascii=False)
+    def to_lines(self) -> str:
+        """Two lines of the plan's file of groups: what the group is, and its files."""
+        head = (self.source, self.partition, self.receipt, self.known, len(self.files))
+        return f"{json.dumps(head)}\n{json.dumps(self.files)}\n"
 
     @staticmethod
-    def from_json(line: str | bytes) -> FileGroup:
-        """The group of `to_json`."""
-        source, partition, receipt, known, files = json.loads(line)
+    def from_lines(head: bytes, files: bytes) -> FileGroup:
+        """The group of `to_lines`."""
+        source, partition, receipt, known, _ = json.loads(head)
         return FileGroup(
             source=source,
             partition=partition,
             receipt=receipt,
             known=known,
-            files=tuple(SourceFile(path=path, bytes=size, etag=etag) for path, size, etag in files),
+            files=tuple(map(SourceFile._make, json.loads(files))),
         )
 
 
@@ -101,8 +103,8 @@ def build_groups(
     place = [landing, section, code]
     groups = []
     for day, files in days.items():
-        for some in cut_groups(files):
-            key = derive_key("receipt", place, day, [(file.path, file.bytes, file.etag) for file in some])
+        for some in [tuple(files)] if "table" in source.params else cut_groups(files):  # a table with all that it names
+            key = derive_key("receipt", place, day, some)
             receipt = dataset_folder(recipe, f"{source.name}.receipts", key)
             groups.append(FileGroup(source=source.name, partition=day, files=some, receipt=receipt, known=key in known))
     return groups
@@ -111,7 +113,8 @@ def build_groups(
 def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]]:
     """Positions of groups by batch, about equal in what is left to read; one batch where that is little."""
     costs = [
-        0 if group.known else group.size_bytes + len(group.files) * FILE_COST_BYTES + GROUP_COST_BYTES for group in groups
+        0 if group.known else group.size_bytes + len(group.files) * FILE_COST_BYTES + GROUP_COST_BYTES
+        for group in groups
     ]
     count = max(1, min(max_batches, len(groups), -(-sum(costs) // BATCH_BYTES)))
     loads = [(0, number) for number in range(count)]
@@ -124,16 +127,38 @@ def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]
     return [sorted(batch) for batch in batches]
 
 
-def read_groups(store: Store, plan: Manifest) -> Iterator[FileGroup]:
-    """The groups of a plan, in its order. Raises StorageError where its file of them is not what the plan recorded."""
+def read_groups(store: Store, plan: Manifest, *, but: Container[str] = ()) -> Iterator[FileGroup]:
+    """The groups of a plan, in its order, without those whose receipts are in `but`.
+
+    Raises StorageError where the file of groups is not the one that the plan recorded.
+    """
+    with _open_groups(store, plan) as lines:
+        for head in lines:
+            files = next(lines)
+            if not but or json.loads(head)[2] not in but:
+                yield FileGroup.from_lines(head, files)
+
+
+def count_files(store: Store, plan: Manifest) -> dict[str, tuple[str, int]]:
+    """Source and number of files of each group of a plan, by receipt; no file is looked at."""
+    counts = {}
+    with _open_groups(store, plan) as lines:
+        for head in lines:
+            source, _, receipt, _, count = json.loads(head)
+            counts[receipt] = (source, count)
+            next(lines)
+    return counts
+
+
+def _open_groups(store: Store, plan: Manifest) -> IO[bytes]:
     (listed,) = plan.files
-    if store.digest(listed.key) != listed.digest:
+    path = store.local_path(listed.key)
+    if digest_file(path) != listed.digest:
         raise StorageError(
-            f"{store.uri(listed.key)} is not the file that its plan recorded; remove {plan.key}, plan again"
+            f"{store.uri(listed.key)} is not the file that its plan recorded; restore it, or remove "
+            f"{store.uri(plan.key)} and plan again"
         )
-    with store.local_path(listed.key).open("rb") as lines:
-        for line in lines:
-            yield FileGroup.from_json(line)
+    return path.open("rb")
 
 
 def sources_of(recipe: Recipe) -> dict[str, Source]:

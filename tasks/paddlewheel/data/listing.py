@@ -63,14 +63,14 @@ def list_sources(landing: Store, sources: Iterable[Source]) -> dict[str, Listing
         if WILD.search(source.path):
             folders[folder_of(source.path)].append(source)
         elif (stat := landing.stat(source.path)) is not None and not is_folder(landing, source.path):
-            found[source.name].single.append(SourceFile(path=stat.key, bytes=stat.bytes, etag=stat.version))
+            found[source.name].single.append(SourceFile(stat.key, stat.bytes, stat.version))
     for folder, some in folders.items():
         patterns = [(found[source.name], pattern_of(source.path), PARTITION in source.path) for source in some]
         for stat in landing.list(folder):
             for listing, pattern, by_day in patterns:
                 if (match := pattern.fullmatch(stat.key)) is None:
                     continue
-                file = SourceFile(path=stat.key, bytes=stat.bytes, etag=stat.version)
+                file = SourceFile(stat.key, stat.bytes, stat.version)
                 if not by_day:
                     listing.single.append(file)
                 elif _is_day(match["day"]):

@@ -53,7 +53,7 @@ def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
             files = _files_of(source, landing, listings[name], window, early.get(name, []))
             place = landing.root
         else:
-            files = _versions_of(source, [*early.get(name, []), *window] if by_day(source) else [None])
+            files = _versions_of(source, window if by_day(source) else [None], early.get(name, []))
             place = source.sql.connection
         known = set(store.children(f"datasets/{recipe.name}.{name}.receipts"))
         groups += build_groups(recipe, source, files, place, known)
@@ -125,15 +125,28 @@ def _files_of(
     return {day: listing.days[day] for day in [*optional, *days] if day in listing.days}
 
 
-def _versions_of(source: Source, days: Sequence[str | None]) -> dict[str | None, list[SourceFile]]:
-    """A query as one file a day, its version that of the rows."""
-    from paddlewheel.data.readers.sql import versions_of
+def _versions_of(
+    source: Source, days: Sequence[str | None], optional: Sequence[str]
+) -> dict[str | None, list[SourceFile]]:
+    """A query as one file a day, its version that of the rows; optional days without rows are left out.
+
+    Raises DataError for other days without any, where the number of rows is the version.
+    """
+    from paddlewheel.data.readers.sql import NO_ROWS, versions_of
 
     if source.sql is None:
         raise RecipeError(f"{source.name} is no query")
-    versions = versions_of(source.sql, days)
+    wanted = [*optional, *days]
+    versions = dict(zip(wanted, versions_of(source.sql, wanted), strict=True))
+    empty = {day for day in wanted if day is not None and not source.sql.version and versions[day] == NO_ROWS}
+    if missing := [day for day in days if day in empty]:
+        more = f" and {len(missing) - MAX_TOLD} more" if len(missing) > MAX_TOLD else ""
+        raise DataError(
+            f"the query of {source.name!r} gives no row for {', '.join(map(str, missing[:MAX_TOLD]))}{more}; fill the "
+            "table, or choose another partition"
+        )
     return {
-        day: [SourceFile(path=SQL_NAME, bytes=0, etag=version)] for day, version in zip(days, versions, strict=True)
+        day: [SourceFile(path=SQL_NAME, bytes=0, etag=version)] for day, version in versions.items() if day not in empty
     }
 
 
@@ -143,7 +156,7 @@ def _publish(recipe: Recipe, groups: Sequence[FileGroup], window: Mapping[str, A
     folder = dataset_folder(recipe, "plan", derive_key("plan", recipe.digest, window, receipts, code))
     if find_done(store, manifest_key(folder)):
         return store.uri(manifest_key(folder))
-    lines = "".join(group.to_json() + "\n" for group in groups).encode()
+    lines = "".join(group.to_lines() for group in groups).encode()
     digest = xxhash.xxh3_128_hexdigest(lines)
     # Named by its bytes: another planner of the same files may know other tables already, and publish before us.
     listed = Shard(key=f"{folder}/{digest[:8]}-{GROUPS_NAME}", bytes=len(lines), digest=digest)
