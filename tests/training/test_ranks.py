@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Resources
-from paddlewheel.training.ranks import start_ranks
+from paddlewheel.training.ranks import rank_environment, start_ranks
 from paddlewheel.training.workfolder import remove_leftovers
 
 HOLD = """
@@ -66,3 +67,24 @@ def test_ranks_already_started_are_ended_when_another_cannot_start(tmp_path: Pat
         )
     assert (tmp_path / "rank-0.log").exists()
     assert not [one for one in psutil.process_iter(["cmdline"]) if run_uri in (one.info["cmdline"] or [])]
+
+
+def test_a_rank_sees_what_is_allowed_and_how_aws_is_reached() -> None:
+    agents = {"PATH": "/bin", "AWS_PROFILE": "night", "XDG_CACHE_HOME": "/cache", "HTTPS_PROXY": "http://proxy:3128"}
+    others = {"AIRFLOW_CONN_OTHER": "aws://key:secret@/", "PASSWORD": "x", "NOT_AWS_PROFILE": "y"}
+    seen = rank_environment(0, ["127.0.0.1:1"], Resources(), agents | others)
+    assert agents.items() <= seen.items()
+    assert not set(others) & set(seen)
+
+
+def test_a_root_whose_connection_nobody_knows_starts_no_rank(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="set AIRFLOW_CONN_NOWHERE"):
+        start_ranks(
+            run_uri="s3://nowhere@bucket/runs/none/manifest.json",
+            root="s3://nowhere@bucket",
+            attempt=1,
+            folder=tmp_path,
+            resources=Resources(),
+            environment={},
+        )
+    assert list(tmp_path.iterdir()) == []
