@@ -12,6 +12,7 @@ from paddlewheel.errors import StorageError
 
 BATCH_BYTES = 64 << 20
 BATCH_ROWS = 262_144
+SAMPLE_ROWS = 64
 
 
 def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -21,18 +22,26 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            for batch in file.iter_batches(_batch_rows(file.metadata, columns), columns=list(columns)):
+            rows = _batch_rows(file, list(columns))
+            for batch in file.iter_batches(rows, columns=list(columns)):
                 yield pl.DataFrame(batch)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
 
 
-def _batch_rows(metadata: Any, columns: Sequence[str]) -> int:
-    wanted, size = set(columns), 0
-    for group in range(metadata.num_row_groups):
-        described = metadata.row_group(group)
+def _batch_rows(file: Any, columns: list[str]) -> int:
+    """How many rows a batch may have, by what the columns take in the file and what its first rows take in memory.
+
+    The file alone does not tell: a long text that comes again and again stands in it once.
+    """
+    wanted, stored = set(columns), 0
+    for group in range(file.metadata.num_row_groups):
+        described = file.metadata.row_group(group)
         for index in range(described.num_columns):
             column = described.column(index)
             if column.path_in_schema in wanted:
-                size += column.total_uncompressed_size
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * max(1, metadata.num_rows) // max(1, size)))
+                stored += column.total_uncompressed_size
+    first = next(file.iter_batches(SAMPLE_ROWS, columns=columns), None)
+    held = first.nbytes / len(first) if first is not None and len(first) else 0.0
+    row_bytes = max(1.0, held, stored / max(1, file.metadata.num_rows))
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / row_bytes)))
