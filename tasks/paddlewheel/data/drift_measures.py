@@ -151,4 +151,4 @@ def _new(reference: ColumnStatistics, seen: ColumnStatistics) -> float | None:
         if one < theta:
             told += count
             new += count if one not in held else 0
-    return new / told if told >= FEWEST_VALUES else None
+    return new / told if told >= FEWEST_ROWS else None
