@@ -97,8 +97,14 @@ def summary_lines(store: Store, promotion_uri: str) -> list[str]:
     run_key = story.run.key.removeprefix("runs/")
     cards = [one for one in newest_manifests(store, run_key, "cards") if one.inputs[0].key == source.key]
     if cards:
-        lines.append(("report", str(store.local_path(cards[-1].files[0].key))))
+        lines.append(("report", _where(store, cards[-1].files[0].key)))
     return [f"{name:<9} {text}" for name, text in lines]
+
+
+def _where(store: Store, key: str) -> str:
+    """Where a browser finds the card: its path, or its URI and the path of this machine's copy."""
+    uri, path = store.uri(key), str(store.local_path(key))
+    return path if uri.startswith("file:") else f"{uri} (a copy: {path})"
 
 
 def read_story(store: Store, promotion_key: str) -> Story:

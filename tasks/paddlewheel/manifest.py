@@ -157,16 +157,20 @@ def verify(store: Store, manifest: Manifest, *, audit: bool = False) -> None:
 
 def _fault_of(store: Store, shard: Shard, *, audit: bool) -> str:
     """What is wrong with a file, to be said after its URI; empty where nothing is."""
-    stat = store.stat(shard.key)
-    if stat is None:
-        return "is missing"
-    if stat.bytes != shard.bytes:
-        return f"has {stat.bytes} bytes, not {shard.bytes}"
     try:
         found = store.audit(shard.key) if audit else store.digest(shard.key)
     except ObjectDamaged as error:
         return str(error).removeprefix(f"{store.uri(shard.key)} ")
-    return "" if found == shard.digest else f"has the digest {found}, not {shard.digest}"
+    except StorageError:
+        if store.stat(shard.key) is None:
+            return "is missing"
+        raise
+    if found == shard.digest:
+        return ""
+    stat = store.stat(shard.key)
+    if stat is not None and stat.bytes != shard.bytes:
+        return f"has {stat.bytes} bytes, not {shard.bytes}"
+    return f"has the digest {found}, not {shard.digest}"
 
 
 def _way_out(store: Store, manifest: Manifest, damaged: list[str]) -> str:
