@@ -25,6 +25,7 @@ from paddlewheel.recipe_data import Source, Sql
 if TYPE_CHECKING:
     import polars as pl
 
+NO_ROWS: Final = '["0"]'  # the version of a query without rows, where their number is the version
 Bounds = Mapping[str, datetime.date]
 SESSIONS: Final[Mapping[str, Callable[[Connection, str], Session]]] = {
     "postgres": PostgresSession,
