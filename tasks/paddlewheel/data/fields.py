@@ -20,8 +20,10 @@ PADDING: Final = 16  # bytes that must stand behind the end of `data`, so that w
 
 # What stands behind a field: another one, the end of the record, bytes that are not there yet, what may not stand.
 _DELIMITER, _RECORD_END, _CUT_OFF, _MISPLACED = 0, 1, 2, 3
-_QUOTE, _NEWLINE, _RETURN = np.uint8(34), np.uint8(10), np.uint8(13)
+MISSING, VALID, MISFIT = 0, 1, 2  # of a value: a text that means missing, one of its type, one that is not
+_QUOTE, _NEWLINE, _RETURN, _PLUS, _MINUS = np.uint8(34), np.uint8(10), np.uint8(13), np.uint8(43), np.uint8(45)
 _U = np.uint64
+_TENTH = _U((1 << 63) // 10)
 
 
 @compile_loop
@@ -141,22 +143,41 @@ def _undouble(data: Any, start: int, end: int, side: Any, side_at: int) -> int: 
 
 
 @compile_loop
+def _whole_number(data: Any, at: int, end: int) -> Any:  # pragma: no cover - compiled
+    """(value, True) of a text that is a whole number of 64 bits: digits, with a sign or without; else (0, False)."""
+    negative = at < end and data[at] == _MINUS
+    if at < end and (data[at] == _MINUS or data[at] == _PLUS):
+        at += 1
+    if at == end:
+        return np.int64(0), False
+    value = _U(0)
+    while at < end:
+        digit = _U(data[at]) - _U(48)
+        if digit > _U(9) or value > _TENTH or (value == _TENTH and digit > _U(7) + _U(negative)):
+            return np.int64(0), False
+        value = value * _U(10) + digit
+        at += 1
+    return (np.int64(_U(0) - value) if negative else np.int64(value)), True
+
+
+@compile_loop
 def split_records(  # noqa: PLR0915, PLR0917
-    data: Any, begin: int, end: int, final: bool, delimiter: Any, num_fields: int, slots_F: Any, nulls_N2: Any,
-    max_bytes: int, line: int, starts_R: Any, ends_R: Any, lines_R: Any, faults_R: Any, views_CR2: Any, valid_CR: Any,
-    side: Any,
+    data: Any, begin: int, end: int, final: bool, delimiter: Any, num_fields: int, slots_F: Any, nulls_X2: Any,
+    max_bytes: int, line: int, starts_R: Any, ends_R: Any, lines_R: Any, faults_R: Any, views_TR2: Any,
+    numbers_NR: Any, states_CR: Any, side: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """Take records apart from data[begin:end] on (uint8, with PADDING); `final`: the file ends at `end`.
 
-    slots_F: for each field its column in the views, or -1. nulls_N2: views of the texts that mean missing. max_bytes: a
-    quote that is not closed within them is out of place, and a line may not be longer. line: of data[begin]. For R
-    records come back start, end (without its line break), line, fault (0, QUOTE_FAULT, or the number of fields), for
-    C columns views and whether there is a value; `side` takes texts with doubled quotes, without them.
+    slots_F: for each field its column, or -1: T columns of texts come first, then N of whole numbers. nulls_X2: views
+    of the texts that mean missing. max_bytes: a quote that is not closed within them is out of place, and a line may
+    not be longer. line: of data[begin]. For R records come back start, end (without its line break), line, fault (0,
+    QUOTE_FAULT, or the number of fields), views of texts, numbers, and for all C columns whether there is a value;
+    `side` takes texts with doubled quotes, without them.
     Returns (records, bytes taken up to, next line, why it stopped).
     """
     longest_null = _U(0)
-    for null in range(len(nulls_N2)):
-        longest_null = np.maximum(longest_null, nulls_N2[null, 0] & _U(0xFFFFFFFF))
+    for null in range(len(nulls_X2)):
+        longest_null = np.maximum(longest_null, nulls_X2[null, 0] & _U(0xFFFFFFFF))
     row, at, side_at, blank_until = 0, begin, 0, begin
     while at < end and row < len(starts_R):
         start, field, fault, newlines, side_before = at, 0, 0, 0, side_at
@@ -177,21 +198,27 @@ def split_records(  # noqa: PLR0915, PLR0917
                 text_end, what, at = _plain(data, text, end, final, delimiter)
                 record_end = text_end
             if what <= _RECORD_END and field < num_fields and slots_F[field] >= 0:
-                slot, size = slots_F[field], text_end - text
+                slot, size, state = slots_F[field], text_end - text, VALID
+                number = slot - len(views_TR2)
+                head, tail = _U(0), _U(0)
                 if doubled:
                     side_end = _undouble(data, text, text_end, side, side_at)
                     size = side_end - side_at
                     head, tail = _view(side, side_at, size, 1, side_at)
                     side_at = side_end
-                else:
+                elif number < 0 or _U(size) <= longest_null:
                     head, tail = _view(data, text, size, 0, text)
-                views_CR2[slot, row, 0] = head
-                views_CR2[slot, row, 1] = tail
-                valid_CR[slot, row] = True
+                if number < 0:
+                    views_TR2[slot, row, 0] = head
+                    views_TR2[slot, row, 1] = tail
+                else:
+                    numbers_NR[number, row], fits = _whole_number(data, text, text_end)
+                    state = VALID if fits else MISFIT
                 if _U(size) <= longest_null:
-                    for null in range(len(nulls_N2)):
-                        if head == nulls_N2[null, 0] and tail == nulls_N2[null, 1]:
-                            valid_CR[slot, row] = False
+                    for null in range(len(nulls_X2)):
+                        if head == nulls_X2[null, 0] and tail == nulls_X2[null, 1]:
+                            state = MISSING
+                states_CR[slot, row] = state
             field += 1
         if what == _MISPLACED:  # it spoils its own line only
             fault, newlines = QUOTE_FAULT, 0
@@ -208,8 +235,9 @@ def split_records(  # noqa: PLR0915, PLR0917
             return row, start, line, (TOO_LONG if too_long else MORE)
         if fault:
             side_at = side_before
-            valid_CR[:, row] = False
-            views_CR2[:, row, :] = 0
+            states_CR[:, row] = MISSING
+            views_TR2[:, row, :] = 0
+            numbers_NR[:, row] = 0
         starts_R[row], ends_R[row], lines_R[row], faults_R[row] = start, record_end, line, fault
         line += 1 + newlines
         row += 1

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
+import numpy as np
 import polars as pl
 
 from paddlewheel.data.group import REFUSED_NAME, ROWS_NAME, STATISTICS_NAME, FileCount, GroupFile, GroupResult
 from paddlewheel.data.readers import CUSTOM, READERS, Chunk, Reader, ReadJob, UnreadableFile
 from paddlewheel.data.repeated import KeyLog, Repeats
-from paddlewheel.data.rows import RowGroups, RowsWriter
-from paddlewheel.data.schema import Checked, Reason, check_chunk, refusal_lines, without_rows
+from paddlewheel.data.rows import RowGroups, RowsWriter, text_bytes
+from paddlewheel.data.schema import Checked, Reason, check_chunk, refusal_lines
 from paddlewheel.data.statistics import StatisticsBuilder
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Source
 
+FEW: Final = 64
+ROW_BYTES: Final = 16  # of one value, besides its text
 HELD_BYTES: Final = 24 << 20  # of a file that may still turn out to be unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The sound rows of a chunk: what lies between those that are refused, and where each row stands in the file."""
+
+    frames: list[pl.DataFrame]
+    places: np.ndarray
+    text_bytes: int
 
 
 @dataclass(kw_only=True)
@@ -31,7 +44,7 @@ class _FileRows:
     """What was read of a file and is not written yet, and the counts of all of it. number: of the file in its group."""
 
     number: int
-    frames: list[tuple[pl.DataFrame, pl.Series]] = field(default_factory=list)
+    rows_held: list[_Rows] = field(default_factory=list)
     refused_lines: list[bytes] = field(default_factory=list)
     held_bytes: int = 0
     written: bool = False
@@ -62,7 +75,7 @@ class GroupPass:
         self._source, self._partition, self._folder, self._repeats = source, partition, folder, repeats
         self._read, self._beside = load_reader(source), beside
         self._scratch = Path(tempfile.mkdtemp(prefix="pass-", dir=folder))
-        self._names: list[str] = []
+        self._names: dict[int, str] = {}
         self._counts: dict[str, FileCount] = {}
         self._reasons: Counter[str] = Counter()
         self._extra_columns: dict[str, None] = {}
@@ -89,7 +102,7 @@ class GroupPass:
             name=file.name, source=self._source, path=None if file.path is None else Path(file.path),
             partition=self._partition, version=file.version, beside=self._beside,
         )  # fmt: skip
-        self._names.append(file.name)
+        self._names[number] = file.name
         held = _FileRows(number=number)
         try:
             for chunk in self._read(job):
@@ -108,7 +121,6 @@ class GroupPass:
 
     def skip(self, file: GroupFile) -> None:
         """A file that has no rows by itself."""
-        self._names.append(file.name)
         self._counts[file.name] = FileCount(rows=0, refused=0)
 
     def find_repeats(self) -> Repeats | None:
@@ -137,45 +149,44 @@ class GroupPass:
 
     def _take(self, chunk: Chunk, checked: Checked, held: _FileRows) -> None:
         """Keep a checked chunk's sound rows, but for those that repeat a key, and its refusals."""
-        faults = checked.faults
-        frame, places = checked.frame, chunk.places
-        if faults:
-            bad = sorted(faults)
-            frame, places = without_rows(frame, bad), places.gather(_others(len(places), bad))
+        frame, places, faults = checked.frame, chunk.places, checked.faults
+        rows = kept_rows(len(frame), faults)
         start = self._sound_rows + held.sound_rows
-        held.sound_rows += len(frame)
+        held.sound_rows += len(rows)
         if self._repeats is not None:
-            again = dict(self._repeats.among(start, start + len(frame)))
-            if again:
-                sound = _others(len(chunk.places), sorted(faults))
-                for index, first in again.items():
-                    where = f"{chunk.unit} {first.place}"
-                    where += "" if first.file == held.number else f" of {self._names[first.file]}"
-                    faults[int(sound[index])] = [_repeated(self._source.key, frame, index, where)]
-                frame = without_rows(frame, sorted(again))
+            again = list(self._repeats.among(start, start + len(rows)))
+            for index, first in again:
+                where = f"{chunk.unit} {first.place}"
+                where += "" if first.file == held.number else f" of {self._names[first.file]}"
+                faults[int(rows[index])] = [_repeated(self._source.key, frame, int(rows[index]), where)]
+            rows = kept_rows(len(frame), faults)
         if faults:
-            held.refused_lines.append(refusal_lines(chunk, faults, self._names[-1]))
+            held.refused_lines.append(refusal_lines(chunk, faults, self._names[held.number]))
             held.held_bytes += len(held.refused_lines[-1])
             held.refused += len(faults)
             for reasons in faults.values():
                 held.reasons.update({f"{one.column}: {one.counted}" for one in reasons})
         held.extra_columns.update(dict.fromkeys(chunk.extra_columns))
-        held.rows += len(frame)
-        if len(frame):
-            held.frames.append((frame, places))
-            held.held_bytes += frame.estimated_size()
+        held.rows += len(rows)
+        if len(rows):
+            bad = sorted(faults)
+            frames = frames_between(frame, bad)
+            num_bytes = text_bytes(frame) - (text_bytes(frame[bad]) if bad else 0)
+            held.rows_held.append(_Rows(frames=frames, places=places.to_numpy()[rows], text_bytes=num_bytes))
+            held.held_bytes += num_bytes + ROW_BYTES * frame.width * len(rows)
 
     def _write(self, held: _FileRows) -> None:
         """What is held of a file goes to the rows, the statistics, the keys and the refusals."""
-        for frame, places in held.frames:
+        for rows in held.rows_held:
             if self._keys is not None:
-                self._keys.add(frame, places, held.number)
-            for group in self._groups.add(frame):
+                keys = pl.concat([frame.select(self._source.key) for frame in rows.frames])
+                self._keys.add(keys, rows.places, held.number)
+            for group in self._groups.add(rows.frames, rows.text_bytes):
                 self._emit(group)
         for lines in held.refused_lines:
             self._refused.write(lines)
-        held.written = held.written or bool(held.frames or held.refused_lines)
-        held.frames, held.refused_lines, held.held_bytes = [], [], 0
+        held.written = held.written or bool(held.rows_held or held.refused_lines)
+        held.rows_held, held.refused_lines, held.held_bytes = [], [], 0
 
     def _emit(self, group: pl.DataFrame) -> None:
         self._writer.write(group)
@@ -198,9 +209,17 @@ def _check(name: str, chunk: Chunk, source: Source) -> Checked:
         raise kind(f"{name}: {error}") from error
 
 
-def _others(size: int, rows: list[int]) -> pl.Series:
-    """The indices below `size` that are not among `rows`."""
-    return without_rows(pl.DataFrame({"row": pl.int_range(size, eager=True)}), rows)["row"]
+def frames_between(frame: pl.DataFrame, rows: Sequence[int]) -> list[pl.DataFrame]:
+    """The frame without these rows: what lies between a few of them, uncopied, or one without many of them."""
+    if len(rows) > FEW:
+        return [frame[kept_rows(len(frame), dict.fromkeys(rows))]]
+    bounds = [-1, *rows, len(frame)]
+    return [frame[start + 1 : stop] for start, stop in itertools.pairwise(bounds) if start + 1 < stop]
+
+
+def kept_rows(size: int, faults: Mapping[int, Any]) -> np.ndarray:
+    """The indices below `size` that have no fault."""
+    return np.delete(np.arange(size), list(faults)) if faults else np.arange(size)
 
 
 def _repeated(key: tuple[str, ...], frame: pl.DataFrame, row: int, where: str) -> Reason:

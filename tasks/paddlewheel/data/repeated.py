@@ -58,14 +58,14 @@ class KeyLog:
         self._num_held = self._num_rows = 0
         self._paths: list[Path] = []
 
-    def add(self, frame: pl.DataFrame, places: pl.Series, file: int) -> None:
+    def add(self, frame: pl.DataFrame, places: np.ndarray, file: int) -> None:
         """Note rows of a file of the group."""
         entries = np.empty(len(frame), ENTRY)
         keys = frame.select(self._key)
         for name, seed in zip(("high", "low"), SEEDS, strict=True):
             entries[name] = keys.hash_rows(seed=seed).to_numpy()
         entries["row"] = np.arange(self._num_rows, self._num_rows + len(frame))
-        entries["at"] = (file << PLACE_BITS) + places.to_numpy()
+        entries["at"] = (file << PLACE_BITS) + places
         self._held.append(entries)
         self._num_rows += len(frame)
         self._num_held += len(frame)

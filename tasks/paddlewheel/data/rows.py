@@ -6,7 +6,7 @@ polars has no writer to which row groups can be given one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,13 +31,11 @@ class RowGroups:
         self._held: list[pl.DataFrame] = []
         self._held_rows = self._held_bytes = 0
 
-    def add(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The row groups that this frame's rows fill."""
-        if not len(frame):
-            return
-        self._held.append(frame)
-        self._held_rows += len(frame)
-        self._held_bytes += int(_text_bytes(frame).sum())
+    def add(self, frames: Sequence[pl.DataFrame], num_bytes: int) -> Iterator[pl.DataFrame]:
+        """The row groups that these frames' rows fill; num_bytes: of all of their texts."""
+        self._held += frames
+        self._held_rows += sum(len(frame) for frame in frames)
+        self._held_bytes += num_bytes
         while self._held_rows >= self._rows or self._held_bytes > self._bytes:
             whole = pl.concat(self._held)
             size = min(self._size(whole), len(whole))
@@ -45,7 +43,7 @@ class RowGroups:
             group = whole[:size].rechunk()
             self._held = [rest] if len(rest) else []
             self._held_rows = len(rest)
-            self._held_bytes = int(_text_bytes(rest).sum())
+            self._held_bytes = text_bytes(rest)
             del whole
             yield group
 
@@ -59,19 +57,23 @@ class RowGroups:
         """Rows of the row group that begins with the frame."""
         if self._held_bytes <= self._bytes:
             return self._rows
-        ends = _text_bytes(frame).cum_sum()
+        ends = frame.select(pl.sum_horizontal(_text_sizes(frame)).cum_sum()).to_series()
         return min(self._rows, max(1, int(ends.search_sorted(self._bytes, side="right"))))
 
 
-def _text_bytes(frame: pl.DataFrame) -> pl.Series:
-    """Bytes of each row's texts."""
-    sizes = [
+def text_bytes(frame: pl.DataFrame) -> int:
+    """Bytes of a frame's texts."""
+    sizes = _text_sizes(frame)
+    return sum(frame.select(one.sum() for one in sizes).row(0)) if sizes else 0
+
+
+def _text_sizes(frame: pl.DataFrame) -> list[pl.Expr]:
+    """For each column of texts their bytes."""
+    return [
         (pl.col(name).str.len_bytes() if dtype == pl.String else pl.col(name).bin.size()).cast(pl.Int64).fill_null(0)
         for name, dtype in frame.schema.items()
         if dtype in (pl.String, pl.Binary)
     ]
-    total = pl.sum_horizontal(sizes) if sizes else pl.lit(0, pl.Int64)
-    return frame.select(pl.repeat(0, pl.len(), dtype=pl.Int64) + total).to_series()
 
 
 class RowsWriter:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,7 @@ def check_chunk(chunk: Chunk, source: Source) -> Checked:
             columns.append(pl.Series(column.name, [None], dtype=POLARS_TYPES[column.type]).new_from_index(0, size))
             continue
         found = chunk.frame[column.name]
-        values, bad = _check_column(column, found, () if chunk.nulls_set else source.null_values)
+        values, bad = _check_column(column, found, chunk, source.null_values)
         for mask, reason in bad:
             for row in mask.arg_true():
                 if row not in chunk.broken:
@@ -78,28 +77,22 @@ def refusal_lines(chunk: Chunk, faults: dict[int, list[Reason]], file: str) -> b
     return "".join(lines).encode(errors="backslashreplace")
 
 
-def without_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
-    """The frame without some of its rows, by index."""
-    if not rows:
-        return frame
-    kept = pl.repeat(True, len(frame), dtype=pl.Boolean, eager=True)
-    return frame.filter(kept.scatter(list(rows), False))
-
-
 def _check_column(
-    column: Column, found: pl.Series, null_values: tuple[str, ...]
+    column: Column, found: pl.Series, chunk: Chunk, null_values: tuple[str, ...]
 ) -> tuple[pl.Series, list[tuple[pl.Series, str]]]:
     """Typed values, and for each broken rule the mask of the rows that break it with the reason."""
     if found.dtype in (pl.Categorical, pl.Enum):
         found = found.cast(pl.String)
     if found.dtype == pl.String:
         missing = found.is_null()
-        if null_values:
+        if null_values and not chunk.nulls_set:
             missing |= found.is_in(list(null_values)).fill_null(False)
             found = found.set(missing, None)
         values = parse_texts(found, column.type)
     else:
         values, missing = take(found, column.type)
+        if misfits := chunk.misfits.get(column.name):
+            missing = missing.scatter(list(misfits), False)
     bad: list[tuple[pl.Series, str]] = []
     num_missing = missing.sum()
     if values.null_count() != num_missing:
@@ -127,15 +120,16 @@ def _shown(chunk: Chunk, name: str, found: pl.Series, row: int) -> str | None:
     """A refused value as it stands in the file."""
     value = found[row]
     if value is None:
-        return chunk.missing_text(row, name) if chunk.missing_text is not None else None
+        return chunk.text_of(row, name) if chunk.text_of is not None else None
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _bounds(column: Column) -> tuple[Any, Any]:
     """Bounds in the column's own type: a float bound would round whole numbers beyond 2**53."""
     if column.type == "int64":
-        lowest = None if column.minimum is None else math.ceil(column.minimum)
-        return lowest, None if column.maximum is None else math.floor(column.maximum)
+        lowest = None if column.minimum is None or column.minimum < -(2**63) else math.ceil(column.minimum)
+        highest = None if column.maximum is None or column.maximum >= 2**63 else math.floor(column.maximum)
+        return lowest, highest
     if column.type == "float64":
         return column.minimum, column.maximum
     return None, None

@@ -49,7 +49,8 @@ class Chunk:
     without lines. raws: the text of rows by their index in the chunk, as it stands in the file or as JSON; asked for
     refused rows only. broken: rows, by index, that could not be taken apart, and why; their columns hold null.
     unit: what places count. row_group: the Parquet row group of these rows, counted from 0 as Parquet's tools do.
-    nulls_set: texts that mean missing (`null_values`) are null already; missing_text(row, column) says which it was.
+    nulls_set: texts that mean missing (`null_values`) are null already; text_of(row, column) says which it was.
+    misfits: rows by column whose text is not of the declared type: they hold null in a column of that type.
     """
 
     frame: pl.DataFrame
@@ -60,7 +61,8 @@ class Chunk:
     unit: Literal["line", "row"] = "line"
     row_group: int | None = None
     nulls_set: bool = False
-    missing_text: Callable[[int, str], str | None] | None = None
+    misfits: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    text_of: Callable[[int, str], str | None] | None = None
 
 
 Reader = Callable[[ReadJob], Iterator[Chunk]]

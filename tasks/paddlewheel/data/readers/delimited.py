@@ -28,11 +28,10 @@ TOLD_BYTES = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a file's columns are. names: of all of its fields; taken: those that the source declares, by slot."""
+    """Where a file's columns are. names: of all of its fields; taken: those that the source declares."""
 
     names: tuple[str, ...]
     taken: tuple[str, ...]
-    slots_F: np.ndarray
     delimiter: str
     header: bool
 
@@ -107,47 +106,56 @@ class _Splitter:
         self._layout = layout
         self._max_rows = max_rows
         self._max_record_bytes = max_record_bytes
-        self._nulls_set = all(len(text.encode()) <= 12 for text in source.null_values)
-        short = [text.encode() for text in dict.fromkeys(source.null_values)] if self._nulls_set else []
+        short = [text.encode() for text in dict.fromkeys(source.null_values)]
+        self._nulls_set = all(len(text) <= 12 for text in short)
         padded = b"".join(len(text).to_bytes(4, "little") + text.ljust(12, b"\0") for text in short)
-        self._nulls_N2 = np.frombuffer(padded, np.uint64).reshape(-1, 2)
+        self._nulls_X2 = np.frombuffer(padded if self._nulls_set else b"", np.uint64).reshape(-1, 2)
+        whole = {column.name for column in source.columns if column.type == "int64" and self._nulls_set}
+        self._texts = tuple(name for name in layout.taken if name not in whole)
+        self._numbers = tuple(name for name in layout.taken if name in whole)
+        slots = {name: slot for slot, name in enumerate((*self._texts, *self._numbers))}
+        self._slots_F = np.array([slots.get(name, -1) for name in layout.names], np.int64)
         self._wanted = f"the {'header has' if layout.header else 'recipe names'} {len(layout.names)}"
 
     def split(self, buffer: bytes, begin: int, line: int, *, final: bool) -> tuple[Chunk, int, int, int]:
         """The next records as a chunk, how far they go, the line behind them, and why there are no more."""
-        layout, size = self._layout, self._max_rows
-        num_columns = len(layout.taken)
-        limit, wanted = self._max_record_bytes, len(layout.names)
+        layout, size, limit, num_fields = self._layout, self._max_rows, self._max_record_bytes, len(self._layout.names)
         data = np.frombuffer(buffer + bytes(fields.PADDING), np.uint8)
         starts_R, ends_R, lines_R, faults_R = (np.empty(size, np.int64) for _ in range(4))
-        views_CR2 = np.empty((num_columns, size, 2), np.uint64)
-        valid_CR = np.empty((num_columns, size), np.bool_)
+        views_TR2 = np.empty((len(self._texts), size, 2), np.uint64)
+        numbers_NR = np.empty((len(self._numbers), size), np.int64)
+        states_CR = np.empty((len(layout.taken), size), np.uint8)
         side = np.empty((len(buffer) - begin if b'""' in buffer else 0) + fields.PADDING, np.uint8)
         num_rows, end, next_line, why = fields.split_records(
-            data, begin, len(buffer), final, np.uint8(ord(layout.delimiter)), wanted, layout.slots_F, self._nulls_N2,
-            limit, line, starts_R, ends_R, lines_R, faults_R, views_CR2, valid_CR, side,
+            data, begin, len(buffer), final, np.uint8(ord(layout.delimiter)), num_fields, self._slots_F, self._nulls_X2,
+            limit, line, starts_R, ends_R, lines_R, faults_R, views_TR2, numbers_NR, states_CR, side,
         )  # fmt: skip
-        columns = [
-            _texts(name, views_CR2[slot, :num_rows], valid_CR[slot, :num_rows], data, side)
-            for slot, name in enumerate(layout.taken)
-        ]
+        columns = {}
+        misfits = {}
+        for name, views_R2, states_R in zip(self._texts, views_TR2, states_CR, strict=False):
+            columns[name] = _series(name, pa.string_view(), states_R[:num_rows], views_R2, data, side)
+        for name, numbers_R, states_R in zip(self._numbers, numbers_NR, states_CR[len(self._texts) :], strict=True):
+            columns[name] = _series(name, pa.int64(), states_R[:num_rows], numbers_R)
+            if (states_R[:num_rows] == fields.MISFIT).any():
+                misfits[name] = np.flatnonzero(states_R[:num_rows] == fields.MISFIT).tolist()
 
         def raws(rows: Sequence[int]) -> list[str]:
             return [buffer[starts_R[row] : ends_R[row]].decode() for row in rows]
 
-        def missing_text(row: int, column: str) -> str | None:
+        def text_of(row: int, column: str) -> str | None:
             found = split_line(raws([row])[0], layout.delimiter)
             return None if found is None else found[layout.names.index(column)]
 
         broken = {int(row): self._reason(faults_R[row]) for row in np.flatnonzero(faults_R[:num_rows])}
         chunk = Chunk(
-            frame=pl.DataFrame(columns),
+            frame=pl.DataFrame([columns[name] for name in layout.taken]),
+            misfits=misfits,
             places=pl.Series(lines_R[:num_rows]),
             raws=raws,
             broken=broken,
             extra_columns=layout.extra,
             nulls_set=self._nulls_set,
-            missing_text=missing_text,
+            text_of=text_of,
         )
         return chunk, end, next_line, why
 
@@ -157,11 +165,11 @@ class _Splitter:
         return f"{fault} fields, {self._wanted}"
 
 
-def _texts(name: str, views_R2: Any, valid_R: Any, *parts: Any) -> pl.Series:
-    """The texts of string views into the parts, which are shared and not copied."""
+def _series(name: str, kind: Any, states_R: Any, *parts: Any) -> pl.Series:
+    """A column of this Arrow type. Its parts (values, or views and what they point into) are shared, not copied."""
+    valid_R = states_R == fields.VALID
     validity = None if valid_R.all() else pa.py_buffer(np.packbits(valid_R, bitorder="little").data)
-    buffers = [validity, *(pa.py_buffer(part) for part in (views_R2, *parts))]
-    array = pa.Array.from_buffers(pa.string_view(), len(views_R2), buffers)
+    array = pa.Array.from_buffers(kind, len(states_R), [validity, *(pa.py_buffer(part) for part in parts)])
     return pl.Series(name, pl.from_arrow(array))
 
 
@@ -227,8 +235,7 @@ def _layout(job: ReadJob, names: tuple[str, ...], delimiter: str) -> Layout:
             f"Deliver the file with its columns, or change the columns of {job.source.name!r} in the recipe"
         )
     taken = tuple(column.name for column in job.source.columns if column.name in names)
-    slots_F = np.array([taken.index(name) if name in taken else -1 for name in names], np.int64)
-    return Layout(names=names, taken=taken, slots_F=slots_F, delimiter=delimiter, header=job.source.header)
+    return Layout(names=names, taken=taken, delimiter=delimiter, header=job.source.header)
 
 
 def _told(text: str) -> str:
