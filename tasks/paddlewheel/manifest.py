@@ -185,8 +185,8 @@ def _way_out(store: Store, manifest: Manifest, damaged: list[str]) -> str:
         removed = [*damaged, f"{manifest.key}/{MANIFEST_NAME}"]
     elif manifest.kind == "result":
         removed = [f"{manifest.key}/result.json", *sorted({key.rpartition("/")[0] for key in damaged})]
-    else:
-        removed = [manifest.key]
+    else:  # a step's manifest lists files of parts that lie elsewhere, each made again where it is missing
+        removed = sorted({key.rpartition("/")[0] for key in damaged})
     return f"Restore them, or remove {' and '.join(map(store.uri, removed))} so that the step makes them again"
 
 

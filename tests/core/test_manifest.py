@@ -72,6 +72,7 @@ def test_a_damaged_file_is_an_error_when_the_step_is_found_done(
     ("kind", "key", "file", "removed"),
     [
         ("table", "d/K", "d/K/rows", ["d/K"]),
+        ("packed", "d.packed/K", "d.rows/L/rows.parquet", ["d.rows/L"]),
         ("run", "runs/K", "runs/K/recipe.json", ["runs/K/recipe.json", "runs/K/manifest.json"]),
         ("result", "runs/K", "runs/K/checkpoints/step-2/model", ["runs/K/result.json", "runs/K/checkpoints/step-2"]),
     ],
