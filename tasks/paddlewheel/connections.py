@@ -114,5 +114,6 @@ def url_of(connection: Connection) -> str:
     """The connection as a URL (`postgresql://user:password@host:port/schema`). Holds its password."""
     scheme = {"postgres": "postgresql"}.get(connection.kind, connection.kind)
     who = quote(connection.login, safe="") + (f":{quote(connection.password, safe='')}" if connection.password else "")
+    host = f"[{connection.host}]" if ":" in connection.host else connection.host  # IPv6
     port = f":{connection.port}" if connection.port else ""
-    return f"{scheme}://{who}{'@' if who else ''}{connection.host}{port}/{quote(connection.schema, safe='/')}"
+    return f"{scheme}://{who}{'@' if who else ''}{host}{port}/{quote(connection.schema, safe='/')}"

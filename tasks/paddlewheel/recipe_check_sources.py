@@ -93,7 +93,7 @@ def _check_connection(path: str, connection: str) -> Iterator[Fault]:
             allowed = "must be the id of a connection (letters, digits, _ . -) or a URL as sqlite:////data/x.db"
             yield Fault(path=path, value=connection, allowed=allowed)
         return
-    hidden = re.sub(r"//.*@", "//…@", connection)
+    hidden = re.sub(r"//.*@|\?.*", "…", connection)
     try:
         parsed = parse_connection(connection)
     except ValueError as error:
