@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import xxhash
 
+from paddlewheel.data import groups
+from paddlewheel.data.ingest import ingest, plan_ingest
+from paddlewheel.data.order import sample_hash
+from paddlewheel.data.plan import plan
+from paddlewheel.data.shard import shard
+from paddlewheel.data.validate import validate
 from paddlewheel.errors import DataError, StorageError
+from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest
 
-from .conftest import TREE, World, make_recipe, trip
+from .conftest import TREE, TRIPS_HEADER, World, make_recipe, trip
 
 DAYS = ["2013-10-28", "2013-10-29", "2013-10-30", "2013-10-31", "2013-11-01"]
 
@@ -139,6 +153,113 @@ def test_ids_are_of_day_and_row_when_the_rows_have_no_key(world: World) -> None:
     assert sorted(last["sample_id"]) == sorted(
         [xxhash.xxh3_64_intdigest(b"2013-10-31\x1f0"), xxhash.xxh3_64_intdigest(b"2013-10-31\x1f1")]
     )
+
+
+def parts(day: str, sizes: list[int]) -> list[list[str]]:
+    """Rows of a day as files of these numbers of rows."""
+    numbers = iter(range(1, sum(sizes) + 1))
+    return [[trip(day, next(numbers)) for _ in range(size)] for size in sizes]
+
+
+def write_parts(world: World, day: str, sizes: list[int]) -> None:
+    (world.landing / f"trips/{day}.csv.gz").unlink(missing_ok=True)
+    for index, rows in enumerate(parts(day, sizes)):
+        world.write(f"trips/{day}/part-{index}.csv.gz", "\n".join([TRIPS_HEADER, *rows]) + "\n")
+
+
+def in_files(**more: Any) -> dict[str, Any]:
+    return {"data__rows__path": "trips/{partition}/*.csv.gz"} | more
+
+
+def make_shards(world: World, **overrides: Any) -> Manifest:
+    """The shards of the first four days; features are left alone."""
+    recipe = make_recipe(**overrides)
+    planned = plan(recipe, DAYS[3], store=world.store)
+    ingested = [
+        ingest(recipe, planned, batch, store=world.store) for batch in plan_ingest(recipe, planned, store=world.store)
+    ]
+    return world.manifest(shard(recipe, validate(recipe, ingested, store=world.store), store=world.store))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharded:
+    """Shards of four days, three a day, of rows in files of 7, 1, 0 and 4 rows, in two tables a day."""
+
+    by: str
+    world: World
+    shards: Manifest
+
+
+@pytest.fixture(scope="module", params=["content", "path", "size", "label", "own_shards:pick"])
+def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
+    folder = tmp_path_factory.mktemp("sharded")
+    (folder / "own_shards.py").write_text(
+        "def pick(frame, num_shards):\n    return frame['file'].str.contains('part-0').to_numpy().astype(int) * 2\n"
+    )
+    world = World(store=LocalStore(folder / "root"))
+    for day in world.write_days(DAYS[0], 4):
+        write_parts(world, day, [7, 1, 0, 4])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setattr(groups, "GROUP_FILES", 2)
+        recipe = in_files(data__sharding__by=request.param, data__sharding__shards_per_day=3)
+        yield Sharded(by=request.param, world=world, shards=make_shards(world, **recipe))
+    sys.modules.pop("own_shards", None)
+
+
+def test_each_row_is_in_one_shard_when_sharded_in_any_way(sharded: Sharded) -> None:
+    """Proved by counts and by the hash of the ids, computed from the keys of the landing files."""
+    files, facts = sharded.shards.files, sharded.shards.facts
+    by_hand = [xxhash.xxh3_64_intdigest(f"{day}\x1f{number}".encode()) for day in DAYS[:4] for number in range(1, 13)]
+    ids = [pl.read_parquet(sharded.world.store.local_path(file.key))["sample_id"].to_list() for file in files]
+    assert sorted(itertools.chain(*ids)) == sorted(by_hand)
+    assert [file.rows for file in files] == [len(one) for one in ids]
+    assert facts["sample_hash"] == str(sample_hash(np.array(by_hand, np.uint64)))
+    assert sum(int(file.facts["sample_hash"]) for file in files) % 2**64 == int(facts["sample_hash"])
+
+
+def test_shards_have_the_rows_that_their_sharding_says_when_a_day_has_files(sharded: Sharded) -> None:
+    rows = [[file.rows for file in sharded.shards.files if file.facts["day"] == day] for day in DAYS[:4]]
+    expected = {"path": [7, 1, 4], "size": [7, 4, 1], "label": [4, 4, 4], "own_shards:pick": [5, 0, 7]}
+    assert [sum(one) for one in rows] == [12] * 4
+    if sharded.by in expected:
+        assert rows == [expected[sharded.by]] * 4
+
+
+def test_another_name_of_a_file_moves_no_row_when_its_order_stays(world: World) -> None:
+    """By path means by the order of the paths: what is told apart is files, not what they are called."""
+    for day in world.write_days(DAYS[0], 4):
+        write_parts(world, day, [3, 2, 1])
+    recipe = in_files(data__sharding__by="path", data__sharding__shards_per_day=2)
+    before = make_shards(world, **recipe)
+    for day in DAYS[:4]:
+        (world.landing / f"trips/{day}/part-1.csv.gz").rename(world.landing / f"trips/{day}/part-1b.csv.gz")
+    after = make_shards(world, **recipe)
+    assert [file.digest for file in after.files] == [file.digest for file in before.files]
+
+
+def test_storage_error_when_a_shards_hash_is_not_that_of_its_rows(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    path = world.store.local_path(make_shards(world).files[1].key).parent / "manifest.json"
+    tampered = json.loads(path.read_text())
+    tampered["files"][0]["facts"]["sample_hash"] = "1235"
+    tampered["facts"]["sample_hash"] = "1234"
+    path.write_text(json.dumps(tampered))
+    with pytest.raises(StorageError, match="the shards of 2013-10-29 have the sample hash 1235, their rows had 1234"):
+        make_shards(world)
+
+
+def test_row_numbers_run_over_a_days_tables_in_the_order_of_paths_when_rows_have_no_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "GROUP_FILES", 1)
+    for day in world.write_days(DAYS[0], 4):
+        write_parts(world, day, [2, 1, 2])
+    shards = make_shards(world, **in_files(data__rows__key=[]))
+    last = pl.read_parquet(world.store.local_path(shards.files[3].key)).sort("number")
+    assert last["sample_id"].to_list() == [
+        xxhash.xxh3_64_intdigest(f"2013-10-31\x1f{row}".encode()) for row in range(5)
+    ]
 
 
 def test_recipe_of_these_tests_has_columns_known_after() -> None:
