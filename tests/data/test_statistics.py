@@ -153,7 +153,13 @@ def test_quantiles_are_within_one_in_512_when_values_spread_over_magnitudes(kind
 
 def test_quantiles_are_exact_when_whole_numbers_are_small() -> None:
     found = one(list(range(-1023, 1024)), "int64")
+    assert found.level == 1
     assert [found.quantile(share) for share in (0, 0.25, 0.5, 1)] == [-1023.0, -512.0, 0.0, 1023.0]
+
+
+def test_quantiles_are_exact_when_each_value_is_counted() -> None:
+    found = one([1_000_003, 2_000_003, 3_000_003, None], "int64")
+    assert [found.quantile(share) for share in (0, 0.5, 1)] == [1_000_003.0, 2_000_003.0, 3_000_003.0]
 
 
 @given(value=st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**63 - 1))

@@ -55,6 +55,16 @@ def describe(column: ColumnStatistics) -> str:
         first, last = min(column.histogram), max(column.histogram)
         told.append(f"{first:+d} to {last:+d} days from its day")
     elif column.histogram:
-        low, middle, high = (column.quantile(share) for share in (0.05, 0.5, 0.95))
-        told.append(f"median {middle:.6g} (5 to 95%: {low:.6g} to {high:.6g})")
+        low, middle, high = (plain(column.quantile(share)) for share in (0.05, 0.5, 0.95))
+        told.append(f"median {middle} (5 to 95%: {low} to {high})")
     return ", ".join(told)
+
+
+def plain(number: float | None) -> str:
+    """A number to four digits, as people write it: `1,002`, `0.0123`, `1.2e+09`."""
+    if number is None:
+        return "none"
+    rounded = float(f"{number:.4g}")
+    if rounded == 0 or 1e-4 <= abs(rounded) < 1e9:
+        return f"{rounded:,.0f}" if rounded.is_integer() else f"{rounded:,.10f}".rstrip("0")
+    return f"{rounded:g}"

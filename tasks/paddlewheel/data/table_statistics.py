@@ -90,17 +90,29 @@ class ColumnStatistics:
         return list(self.counts().items())[:most]
 
     def quantile(self, share: float) -> float | None:
-        """The value below which this share of the values lies, off by at most 1/512 of it; None without a histogram."""
+        """The value below which this share of the values lies, off by at most 1/512 of it; None without a histogram.
+
+        Exact where each value is counted.
+        """
         if not self.histogram or self.minimum is None or self.maximum is None:
             return None
-        wanted, seen = share * sum(self.histogram.values()), 0
-        for bucket in sorted(self.histogram):
-            seen += self.histogram[bucket]
+        exact = self.level == 0 and self.values and self.type not in ("date", "timestamp")
+        rows: Mapping[Any, int] = self.histogram
+        if exact:
+            rows = {value: sum(counts) for value, counts in self.values.items()}
+        wanted, seen = share * self.present, 0
+        for place in sorted(rows):
+            seen += rows[place]
             if seen >= wanted:
-                low, high = bucket_edges(self.type, bucket)
-                middle = low if self.type != "float64" and high - low <= 1 else (low + high) / 2
-                return min(max(middle, float(self.minimum)), float(self.maximum))
+                return float(place) if exact else self._middle(int(place))
         return float(self.maximum)
+
+    def _middle(self, bucket: int) -> float:
+        low, high = bucket_edges(self.type, bucket)
+        middle = low if self.type != "float64" and high - low <= 1 else (low + high) / 2
+        if self.type == "timestamp" or self.minimum is None or self.maximum is None:
+            return middle
+        return min(max(middle, float(self.minimum)), float(self.maximum))
 
 
 @dataclass(frozen=True, kw_only=True)
