@@ -28,6 +28,7 @@ from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
 CODE = (*APPLY_CODE, "paddlewheel.data.preprocess", "paddlewheel.data.packed")
+PIECE_BYTES = 64 << 20  # of packed rows that are made at a time
 log = logging.getLogger(__name__)
 
 
@@ -91,7 +92,7 @@ def _pack_part(
         path = staging / "rows.parquet"
         with PackedWriter(path, layout, compression=compression) as writer:
             for frame in read_batches(store.local_path(shard.key), columns):
-                for piece in frame.iter_slices(layout.row_group_rows):
+                for piece in frame.iter_slices(max(1, PIECE_BYTES // layout.row_bytes)):
                     writer.add(piece["sample_id"].to_numpy(), piece["label"].to_numpy(), features.apply(piece))
         file = publish_file(store, f"{folder}/{path.name}", path, rows=writer.rows)
     manifest = Manifest(
