@@ -23,9 +23,10 @@ from paddlewheel.storage import Store, digest_file
 GROUP_BYTES: Final = 128 << 20
 GROUP_FILES: Final = 1_000
 BATCH_BYTES: Final = 256 << 20  # of landing files: less than that is not worth a second task
-# What opening a file, reading a group and looking at a table that is there cost, told as bytes of reading.
+# What opening a file, making a table, asking a query and looking at a table that is there cost, as bytes to read.
 FILE_COST_BYTES: Final = 32 << 10
-GROUP_COST_BYTES: Final = 512 << 10
+GROUP_COST_BYTES: Final = 1 << 20
+QUERY_COST_BYTES: Final = 8 << 20
 KNOWN_COST_BYTES: Final = 16 << 10
 GROUPS_NAME: Final = "groups.jsonl"  # two lines a group
 SQL_NAME: Final = "sql"  # stands for the path of a source that is a query
@@ -63,6 +64,12 @@ class FileGroup:
         """Of all its files."""
         return sum(file.bytes for file in self.files)
 
+    @property
+    def work_bytes(self) -> int:
+        """About what reading it takes, told as bytes of landing files."""
+        queries = QUERY_COST_BYTES if self.files[0].path == SQL_NAME else 0
+        return self.size_bytes + len(self.files) * FILE_COST_BYTES + GROUP_COST_BYTES + queries
+
     def to_lines(self) -> str:
         """Two lines of the plan's file of groups: what the group is, and its files."""
         head = (self.source, self.partition, self.receipt, self.known, len(self.files))
@@ -85,7 +92,7 @@ def cut_groups(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
     """Files, sorted by path, in groups of at most GROUP_BYTES and GROUP_FILES; a larger file is a group of its own."""
     group: list[SourceFile] = []
     size = 0
-    for file in sorted(files, key=lambda one: one.path):
+    for file in sorted(files):
         if group and (size + file.bytes > GROUP_BYTES or len(group) == GROUP_FILES):
             yield tuple(group)
             group, size = [], 0
@@ -112,10 +119,7 @@ def build_groups(
 
 def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]]:
     """Positions of groups by batch, about equal in what is left to read; one batch where that is little."""
-    costs = [
-        0 if group.known else group.size_bytes + len(group.files) * FILE_COST_BYTES + GROUP_COST_BYTES
-        for group in groups
-    ]
+    costs = [0 if group.known else group.work_bytes for group in groups]
     count = max(1, min(max_batches, len(groups), -(-sum(costs) // BATCH_BYTES)))
     loads = [(0, number) for number in range(count)]
     batches: list[list[int]] = [[] for _ in range(count)]

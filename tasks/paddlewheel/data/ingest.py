@@ -19,6 +19,8 @@ from paddlewheel.recipe_data import Source
 from paddlewheel.storage import Store
 
 MAX_TOLD = 5
+NUM_MOVERS = 2  # threads that fetch and publish while others wait for a reader
+READER_BYTES = 48 << 20  # to read: for less, another reader takes longer to start than it saves
 NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
 CODE = tuple(f"paddlewheel.data.{name}" for name in ("ingest", "tables"))
 log = logging.getLogger(__name__)
@@ -43,8 +45,8 @@ def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
         tables = dict(enumerate(pool.map(lambda group: find_by_receipt(store, group), groups)))
     missing = [position for position, table in tables.items() if table is None]
     landing, sources = open_landing(store, recipe.data.landing), sources_of(recipe)
-    count = min(num_cores(), len(missing))
-    with Readers(max(1, count), secrets=environment_of(_connections(sources.values()))) as readers:
+    count = num_readers([groups[position] for position in missing])
+    with Readers(count, secrets=environment_of(_connections(sources.values()))) as readers:
 
         def make(position: int) -> Table:
             group = groups[position]
@@ -52,9 +54,15 @@ def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
                 recipe, sources[group.source], group, landing=landing, store=store, readers=readers
             )  # fmt: skip
 
-        tables.update(_run_all(make, missing, count))
+        # More threads than readers: while some wait for a disk or a network, the readers have work.
+        tables.update(_run_all(make, missing, count + NUM_MOVERS))
     found = [table for _, table in sorted(tables.items()) if table is not None]
     return _publish(recipe, planned, (batch, num_batches), found, store)
+
+
+def num_readers(groups: Sequence[FileGroup]) -> int:
+    """How many processes are worth their start for these groups: at most one a core, and one a group."""
+    return max(1, min(num_cores(), len(groups), sum(group.work_bytes for group in groups) // READER_BYTES))
 
 
 def _groups_of(recipe: Recipe, planned: Manifest, batch: int, store: Store) -> tuple[list[FileGroup], int]:

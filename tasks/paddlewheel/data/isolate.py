@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -66,12 +65,13 @@ class _Died(Exception):
 class Readers:
     """Up to `count` child processes that share the processor's cores, each kept for many groups.
 
-    Use as a context; `read` may be called from as many threads as there are children.
+    Use as a context; `read` may be called from any number of threads, and waits for its turn.
     """
 
     def __init__(self, count: int, *, secrets: Mapping[str, str] | None = None) -> None:
         self._environment = _environment(count, secrets or {})
-        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        self._count = count
+        self._idle: list[_Child] = []
         self._children: set[_Child] = set()
         self._turn = threading.Condition()
         self._running = 0
@@ -120,14 +120,16 @@ class Readers:
     def _slot(self, *, alone: bool) -> Iterator[None]:
         """A turn beside others, or by itself, with no other child holding memory."""
         with self._turn:
-            self._turn.wait_for(lambda: not self._alone)
-            self._alone = alone
-            if alone:
+            if not alone:
+                self._turn.wait_for(lambda: not self._alone and self._running < self._count)
+            else:
+                self._turn.wait_for(lambda: not self._alone)
+                self._alone = True
                 self._turn.wait_for(lambda: self._running == 0)
-                for child in list(self._children):
-                    child.kill()
+                for child in self._idle:
                     self._children.discard(child)
-                self._idle = queue.LifoQueue()
+                    child.kill()
+                self._idle.clear()
             self._running += 1
         try:
             yield
@@ -139,26 +141,21 @@ class Readers:
                 self._turn.notify_all()
 
     def _read_once(self, job: GroupJob, folder: Path) -> GroupResult:
-        child = self._take()
+        with self._turn:
+            if self._closed:
+                raise RuntimeError("the readers were closed")
+            child = self._idle.pop() if self._idle else _Child(self._environment)
+            self._children.add(child)
         try:
             result = child.read(job, folder)
         except BaseException:
-            self._children.discard(child)
+            with self._turn:
+                self._children.discard(child)
             child.kill()
             raise
-        self._idle.put(child)
-        return result
-
-    def _take(self) -> _Child:
-        with contextlib.suppress(queue.Empty):
-            return self._idle.get_nowait()
-        child = _Child(self._environment)
         with self._turn:
-            self._children.add(child)
-            closed = self._closed
-        if closed:
-            child.kill()
-        return child
+            self._idle.append(child)
+        return result
 
 
 class _Child:

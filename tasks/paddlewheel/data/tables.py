@@ -70,7 +70,7 @@ def make_table(
     paths = {} if source.sql is not None else _fetch(group, landing)
     digests = {path: digest_file(local) for path, local in paths.items()}
     if paths and (found := find_table(store, _folder(recipe, source, group, digests))):
-        _check_unchanged(source, group, landing)
+        _check_unchanged(group, landing)
         _publish_receipt(recipe, source, group, found.manifest, store)
         return found
     files = tuple(
@@ -81,8 +81,9 @@ def make_table(
     )
     with store.staging() as staging:
         result = readers.read(GroupJob(source=dump(source), partition=group.partition, files=files), staging)
-        _check_unchanged(source, group, landing)
-        if source.sql is not None:
+        if source.sql is None:
+            _check_unchanged(group, landing)
+        else:
             digests = {group.files[0].path: _digest_of_rows(staging)}
         folder = _folder(recipe, source, group, digests)
         shards = [
@@ -174,14 +175,8 @@ def _fetch_file(file: SourceFile, landing: Store) -> Path | DataError:
         return DataError(f"{landing.uri(file.path)}: gone since the run was planned; {WAY_OUT}")
 
 
-def _check_unchanged(source: Source, group: FileGroup, landing: Store) -> None:
-    """Raise DataError for what was written while it was read. A copy of an object on S3 nobody writes."""
-    if source.sql is not None:
-        from paddlewheel.data.readers.sql import versions_of
-
-        if versions_of(source.sql, [group.partition]) != [group.files[0].etag]:
-            raise _changed(f"{source.name} of {group.partition or 'all days'} (a query)")
-        return
+def _check_unchanged(group: FileGroup, landing: Store) -> None:
+    """Raise DataError for a file that was written while it was read; nobody writes a copy of an object on S3."""
     if landing.root.startswith("file:"):
         for file in group.files:
             stat = landing.stat(file.path)
