@@ -5,6 +5,7 @@ A mounted FastAPI application has no authentication of its own, so that every ro
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import jinja2
@@ -16,7 +17,7 @@ from paddle_cluster.connections import connection_json
 from paddlewheel.champions import champion, list_versions
 from paddlewheel.connections import Connection, parse_connection, use_lookup
 from paddlewheel.errors import PaddlewheelError
-from paddlewheel.runs import list_runs, newest_manifests
+from paddlewheel.runs import READERS, list_runs, newest_manifests
 from paddlewheel.storage import Store, default_root, open_store
 
 RunKey = Annotated[str, Path(pattern="^[0-9a-f]{8,64}$")]
@@ -53,8 +54,11 @@ def build_app() -> FastAPI:
         """Every run and model of the store, the newest partition first."""
         store = _open()
         runs = sorted(list_runs(store), key=lambda run: (run.partition, run.key), reverse=True)
-        carded = {run.key for run in runs if newest_manifests(store, run.key, "cards")}
-        models = [(name, champion(store, name), len(list_versions(store, name))) for name in store.children("models")]
+        with ThreadPoolExecutor(READERS) as pool:
+            cards = pool.map(lambda run: newest_manifests(store, run.key, "cards"), runs)
+            carded = {run.key for run, found in zip(runs, cards, strict=True) if found}
+        current = [(name, champion(store, name)) for name in store.children("models")]
+        models = [(name, one, len({change.version for change in one.history}) if one else 0) for name, one in current]
         return _page("runs.html", runs=runs, models=models, carded=carded, root=store.root)
 
     @app.get("/runs/{key}/card", response_class=HTMLResponse)

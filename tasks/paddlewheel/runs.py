@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import xxhash
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.manifest import Manifest, read_manifest, verify
 from paddlewheel.storage import Store
+
+READERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +34,10 @@ class RunSummary:
 
 
 def list_runs(store: Store) -> list[RunSummary]:
-    """Every run of the store, by partition, then key."""
-    found = [_summary(store, key) for key in store.children("runs") if store.stat(f"runs/{key}/manifest.json")]
+    """Every run of the store, by recipe, partition, then key. Read side by side: a run is a dozen requests on S3."""
+    with ThreadPoolExecutor(READERS) as pool:
+        opened = pool.map(lambda key: _summary(store, key), store.children("runs"))
+        found = [run for run in opened if run is not None]
     return sorted(found, key=lambda run: (run.recipe, run.partition, run.key))
 
 
@@ -52,7 +57,10 @@ def find_run(store: Store, key: str | None, *, partition: str | None = None, rec
     if len(keys) != 1:
         shown = ", ".join(keys[:5]) or "none"
         raise RecipeError(f"{len(keys)} runs begin with {key or ''!r} in {store.root} ({shown}); `runs list` shows all")
-    return _summary(store, keys[0])
+    run = _summary(store, keys[0])
+    if run is None:
+        raise RecipeError(f"the run {keys[0]} in {store.root} was never opened to its end; `runs list` shows all")
+    return run
 
 
 def _last_moved(store: Store, key: str) -> float:
@@ -102,7 +110,10 @@ def lines_of(runs: Sequence[RunSummary]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _summary(store: Store, key: str) -> RunSummary:
+def _summary(store: Store, key: str) -> RunSummary | None:
+    """None for a folder without the run's manifest: whoever opened it died meanwhile."""
+    if store.stat(f"runs/{key}/manifest.json") is None:
+        return None
     run = read_manifest(store, f"runs/{key}/manifest.json")
     promotions = newest_manifests(store, key, "promotions")
     verdicts = newest_manifests(store, key, "verdicts")
