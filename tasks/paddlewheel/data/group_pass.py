@@ -27,7 +27,7 @@ from paddlewheel.recipe_data import Source
 
 FEW: Final = 64
 ROW_BYTES: Final = 16  # of one value, besides its text
-HELD_BYTES: Final = 24 << 20  # of a file that may still turn out to be unreadable
+HELD_BYTES: Final = 8 << 20  # of a file that may still turn out to be unreadable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.recipe_data import Column
 
 GROUP_ROWS: Final = 1 << 16
-GROUP_BYTES: Final = 48 << 20
+GROUP_BYTES: Final = 32 << 20
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 

@@ -69,8 +69,10 @@ def read(
         _check_line_ends(job.name, buffer[: max(buffer.find(b"\n"), 0) or len(buffer)], whole=b"\n" not in buffer)
     layout = _layout(job, names, delimiter)
     splitter = _Splitter(source, layout, max_rows, max_record_bytes)
-    yielded = False
+    yielded = padded = False
     while True:
+        if final and not padded:
+            buffer, padded = buffer + bytes(fields.PADDING), True
         chunk, begin, line, why = splitter.split(buffer, begin, line, final=final)
         if why == fields.TOO_LONG:
             _check_line_ends(job.name, buffer[begin:], whole=True)
@@ -118,16 +120,19 @@ class _Splitter:
         self._wanted = f"the {'header has' if layout.header else 'recipe names'} {len(layout.names)}"
 
     def split(self, buffer: bytes, begin: int, line: int, *, final: bool) -> tuple[Chunk, int, int, int]:
-        """The next records as a chunk, how far they go, the line behind them, and why there are no more."""
+        """The next records as a chunk, how far they go, the line behind them, and why there are no more.
+
+        Not taken are the last PADDING bytes of the buffer, which are the first of the next one, or behind the end.
+        """
         layout, size, limit, num_fields = self._layout, self._max_rows, self._max_record_bytes, len(self._layout.names)
-        data = np.frombuffer(buffer + bytes(fields.PADDING), np.uint8)
+        data, stop = np.frombuffer(buffer, np.uint8), len(buffer) - fields.PADDING
         starts_R, ends_R, lines_R, faults_R = (np.empty(size, np.int64) for _ in range(4))
         views_TR2 = np.empty((len(self._texts), size, 2), np.uint64)
         numbers_NR = np.empty((len(self._numbers), size), np.int64)
         states_CR = np.empty((len(layout.taken), size), np.uint8)
         side = np.empty((len(buffer) - begin if b'""' in buffer else 0) + fields.PADDING, np.uint8)
         num_rows, end, next_line, why = fields.split_records(
-            data, begin, len(buffer), final, np.uint8(ord(layout.delimiter)), num_fields, self._slots_F, self._nulls_X2,
+            data, begin, stop, final, np.uint8(ord(layout.delimiter)), num_fields, self._slots_F, self._nulls_X2,
             limit, line, starts_R, ends_R, lines_R, faults_R, views_TR2, numbers_NR, states_CR, side,
         )  # fmt: skip
         columns = {}
