@@ -1,18 +1,22 @@
 """Text for language models: a row a line, a row a document, or documents packed into rows of one length.
 
-A file becomes one stream of UTF-8 in which END_BYTE stands between documents; rows are cut out of
-it, so that packed rows, put together again, are the stream byte for byte.
+A file becomes one stream of UTF-8 in which END_BYTE stands between documents; rows are cut out of it, so that packed
+rows, put together again, are the stream byte for byte.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.recipe_data import ColumnType
+
+if TYPE_CHECKING:
+    import polars as pl
 
 # What a row offers. file: the path in the landing folder; document: 1-based number in its file of the document that the
 # row begins in (or line); offset: where in that document's UTF-8 it begins.
@@ -21,6 +25,7 @@ UNITS: Final = ("document", "line")
 END_BYTE: Final = b"\x1e"  # ASCII's record separator
 SHORTEST: Final = 4  # bytes: a character of UTF-8 has room
 LONGEST_DOCUMENT: Final = 64 << 20  # bytes of a row that `length` does not cut
+TOLD_CHARACTERS: Final = 1000  # of a refused row
 PIECE_BYTES: Final = 1 << 20  # read at once
 CHUNK_BYTES: Final = 8 << 20
 
@@ -35,8 +40,9 @@ class TextParams:
     length: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
+class _Row(NamedTuple):
+    """A packed row: its UTF-8, and the document and the place in it that it begins in."""
+
     text: bytes
     document: int
     offset: int
@@ -68,19 +74,11 @@ def read(job: ReadJob) -> Iterator[Chunk]:
     params = TextParams(**job.source.params)
     separator = b"\n" if params.unit == "line" else (params.separator or "").encode()
     stream = _separated(read_utf8(job, PIECE_BYTES), separator, lines=params.unit == "line")
-    rows = _cut_packed(stream, params.length) if params.length else _cut_documents(stream)
-    some: list[_Row] = []
-    size, number = 0, 1
-    for row in rows:
-        some.append(row)
-        size += len(row.text)
-        if size >= CHUNK_BYTES:
-            yield _chunk(job, some, number)
-            number += len(some)
-            some, size = [], 0
-    if some:
-        yield _chunk(job, some, number)
-    elif number == 1:
+    number = 1
+    for columns in _packed(stream, params.length) if params.length else _documents(stream):
+        yield _chunk(job, columns, number, by_line=params.unit == "line" and not params.length)
+        number += len(columns)
+    if number == 1:
         raise UnreadableFile(f"{job.name}: the file is empty; deliver it again")
 
 
@@ -115,19 +113,55 @@ def _overlap(content: bytes, separator: bytes) -> int:
     return next((size for size in range(len(separator) - 1, 0, -1) if content.endswith(separator[:size])), 0)
 
 
-def _cut_documents(stream: Iterator[bytes]) -> Iterator[_Row]:
-    """A row a document that holds anything. What is longer than LONGEST_DOCUMENT is cut off one byte after it."""
-    document, parts = 1, bytearray()
-    for piece in stream:
-        *ended, last = piece.split(END_BYTE)
-        for part in ended:
-            parts += part[: LONGEST_DOCUMENT + 1 - len(parts)]
-            if parts:
-                yield _Row(text=bytes(parts), document=document, offset=0)
-            document, parts = document + 1, bytearray()
-        parts += last[: LONGEST_DOCUMENT + 1 - len(parts)]
-    if parts:
-        yield _Row(text=bytes(parts), document=document, offset=0)
+def _documents(stream: Iterator[bytes]) -> Iterator[pl.DataFrame]:
+    """Text, document and offset of the documents that hold anything, some at once.
+
+    Of one that is longer than LONGEST_DOCUMENT not all is kept, but always more than that.
+    """
+    import polars as pl
+
+    first, held = 1, bytearray()
+    for piece in itertools.chain(stream, [None]):
+        if piece is not None:
+            *ended, rest = piece.rsplit(END_BYTE, 1)
+            if not ended:
+                held += rest[: LONGEST_DOCUMENT + 1 - len(held)]
+                continue
+            held += ended[0]
+        else:
+            rest = b""
+        texts = pl.Series("text", [held.decode(errors="replace")])  # of what was cut off, the last character
+        texts = texts.str.split(END_BYTE.decode()).explode()
+        numbers = pl.int_range(first, first + len(texts), dtype=pl.Int64, eager=True)
+        first, held = first + len(texts), bytearray(rest)
+        frame = pl.DataFrame([texts, numbers.alias("document")]).filter(pl.col("text") != "")
+        if len(frame):
+            yield frame.with_columns(offset=pl.lit(0, dtype=pl.Int64))
+
+
+def _packed(stream: Iterator[bytes], length: int) -> Iterator[pl.DataFrame]:
+    """Text, document and offset of packed rows, CHUNK_BYTES at once."""
+    rows: list[_Row] = []
+    for row in _cut_packed(stream, length):
+        rows.append(row)
+        if len(rows) * length >= CHUNK_BYTES:
+            yield _frame(rows)
+            rows = []
+    if rows:
+        yield _frame(rows)
+
+
+def _frame(rows: Sequence[_Row]) -> pl.DataFrame:
+    import polars as pl
+
+    texts, documents, offsets = zip(*rows, strict=True)
+    return pl.DataFrame(
+        [
+            pl.Series("text", [text.decode() for text in texts], dtype=pl.String),
+            pl.Series("document", documents, dtype=pl.Int64),
+            pl.Series("offset", offsets, dtype=pl.Int64),
+        ]
+    )
 
 
 def _cut_packed(stream: Iterator[bytes], length: int) -> Iterator[_Row]:
@@ -152,32 +186,20 @@ def _cut_packed(stream: Iterator[bytes], length: int) -> Iterator[_Row]:
         yield _Row(text=bytes(buffer), document=document, offset=offset)
 
 
-def _chunk(job: ReadJob, rows: Sequence[_Row], number: int) -> Chunk:
+def _chunk(job: ReadJob, columns: pl.DataFrame, number: int, *, by_line: bool) -> Chunk:
     import polars as pl
 
-    broken = {}
-    texts: list[str | None] = []
-    for index, row in enumerate(rows):
-        if len(row.text) > LONGEST_DOCUMENT and not job.source.params.get("length"):
-            broken[index] = f"a document of more than {LONGEST_DOCUMENT >> 20} MiB; give params a length, or unit: line"
-            texts.append(None)
-        else:
-            texts.append(row.text.decode())
-    columns: dict[str, Any] = {
-        "text": texts,
-        "file": [job.name] * len(rows),
-        "document": [row.document for row in rows],
-        "offset": [row.offset for row in rows],
-    }
-    types = {"string": pl.String, "int64": pl.Int64}
-    names = [column.name for column in job.source.columns if column.name in columns]
-    frame = pl.DataFrame([pl.Series(name, columns[name], dtype=types[COLUMNS[name]]) for name in names])
-    by_line = job.source.params.get("unit") == "line" and not job.source.params.get("length")
-    if by_line:
-        places = pl.Series(columns["document"], dtype=pl.Int64)
-    else:
-        places = pl.int_range(number, number + len(rows), dtype=pl.Int64, eager=True)
+    texts = columns["text"]
+    reason = f"a document of more than {LONGEST_DOCUMENT >> 20} MiB; give params a length, or unit: line"
+    broken = dict.fromkeys((texts.str.len_bytes() > LONGEST_DOCUMENT).arg_true().to_list(), reason)
+    columns = columns.with_columns(file=pl.lit(job.name))
+    names = [column.name for column in job.source.columns if column.name in COLUMNS]
+    places = pl.int_range(number, number + len(columns), dtype=pl.Int64, eager=True)
     return Chunk(
-        frame=frame, places=places, raws=lambda picked: [texts[row] or "" for row in picked], broken=broken,
-        unit="line" if by_line else "row", nulls_set=True,
-    )  # fmt: skip
+        frame=columns.select(names),
+        places=columns["document"] if by_line else places,
+        raws=lambda picked: [texts[row][:TOLD_CHARACTERS] for row in picked],
+        broken=broken,
+        unit="line" if by_line else "row",
+        nulls_set=True,
+    )
