@@ -287,12 +287,15 @@ def promote(verdict: str) -> str:
 
 @task(retries=1, retry_delay=RETRY_DELAY)
 def report(promotion: str) -> str:
-    """The run's card."""
+    """The run's card; and what dead writers left in the store goes."""
     from paddlewheel.card import report as step
+    from paddlewheel.storage import sweep_leftovers
 
     recipe, store = _recipe()
     with telling_faults():
-        return step(recipe, promotion, store=store)
+        card = step(recipe, promotion, store=store)
+    sweep_leftovers(store)
+    return card
 
 
 def wire_chain(recipe_file: str | None) -> None:

@@ -15,7 +15,7 @@ from paddlewheel.errors import TrainingError
 from paddlewheel.lineage import manifest_key, nearest
 from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Recipe
-from paddlewheel.storage import Store
+from paddlewheel.storage import Store, sweep_leftovers
 
 # The agent's codes for user code, and for data or recipe: trying again changes nothing.
 FAULTS_OF_THE_WORK = (10, 11)
@@ -77,6 +77,7 @@ def run_chain(
     promotion = promote(recipe, verdict, store=store)
     say("report")
     card = report(recipe, promotion, store=store)
+    sweep_leftovers(store)
     return Night(plan=planned, run=run, promotion=promotion, card=card)
 
 

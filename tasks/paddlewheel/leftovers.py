@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PREFIX = ".tmp-"
@@ -30,10 +30,15 @@ def held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_leftovers(folder: Path, older_than_seconds: float) -> list[Path]:
-    """Remove what is named `.tmp-*` anywhere below `folder`, is older and held by nobody; what was removed, sorted."""
+def remove_leftovers(folder: Path, older_than_seconds: float, *, rooms: Sequence[str]) -> list[Path]:
+    """Remove what is named `.tmp-*` in `folder` or anywhere below its `rooms`, is older and held by nobody.
+
+    Returns what was removed, sorted.
+    """
     newest, removed = time.time() - older_than_seconds, []
     for parent, folders, names in os.walk(folder):
+        if Path(parent) == folder:
+            folders[:] = [name for name in folders if name in rooms or name.startswith(PREFIX)]
         for name in sorted([*folders, *names]):
             path = Path(parent) / name
             if name.startswith(PREFIX) and _newest_change(path) <= newest and _is_free(path):

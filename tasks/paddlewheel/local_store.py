@@ -21,6 +21,7 @@ from paddlewheel.leftovers import PREFIX, held, remove_leftovers
 from paddlewheel.staging import staging_folder, writing
 from paddlewheel.storage import (
     READ_CHUNK_BYTES,
+    ROOMS,
     ObjectChanged,
     Stat,
     SwapConflict,
@@ -157,7 +158,7 @@ class LocalStore:
 
     def sweep(self, older_than_seconds: float) -> Sequence[str]:
         """What a living writer on this host holds stays, whatever its age (`held`)."""
-        return [path_to_uri(path) for path in remove_leftovers(self.folder, older_than_seconds)]
+        return [path_to_uri(path) for path in remove_leftovers(self.folder, older_than_seconds, rooms=ROOMS)]
 
     def _path(self, key: str) -> Path:
         path = Path(os.path.normpath(self.folder / key))

@@ -31,6 +31,7 @@ from paddlewheel.storage import digest_file
 KEPT_SECONDS = 3600.0
 BOUND_SHARE = 0.25  # of the whole file system
 NAME_BYTES = 255
+OBJECTS, LOCKS, STAGING = CACHE_ROOMS = ("objects", "locks", "staging")
 log = logging.getLogger(__name__)
 
 
@@ -96,7 +97,7 @@ class ObjectCache:
 
     def _entry(self, identity: str) -> Path:
         named = xxhash.xxh3_128_hexdigest(identity.encode())
-        return self.folder / "objects" / named[:2] / named
+        return self.folder / OBJECTS / named[:2] / named
 
     def _is_whole(self, path: Path, digest: str, *, again: bool) -> bool:
         status = path.stat()
@@ -119,7 +120,7 @@ class ObjectCache:
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[Path]:
-        objects = self.folder / "objects"
+        objects = self.folder / OBJECTS
         objects.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=objects))
         try:
@@ -131,7 +132,7 @@ class ObjectCache:
     @contextlib.contextmanager
     def _locked(self, entry: Path, *, wait: bool = True) -> Iterator[None]:
         """Raises BlockingIOError where the entry is in use and is not waited for."""
-        locks = self.folder / "locks"
+        locks = self.folder / LOCKS
         with writing(str(self.folder)):
             locks.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (locks / entry.name[:3]).open("a")
@@ -156,7 +157,7 @@ class ObjectCache:
             return
         self._new_bytes = 0
         entries = []
-        for entry in (self.folder / "objects").glob("[0-9a-f][0-9a-f]/*"):
+        for entry in (self.folder / OBJECTS).glob("[0-9a-f][0-9a-f]/*"):
             with contextlib.suppress(OSError):
                 size = sum(path.stat().st_size for path in entry.glob("*/*"))
                 entries.append((entry.stat().st_mtime, size, entry))

@@ -9,6 +9,7 @@ manager, which knows no If-None-Match on a multipart upload.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import posixpath
 import time
@@ -20,12 +21,12 @@ from urllib.parse import unquote, urlsplit
 
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.leftovers import remove_leftovers
-from paddlewheel.object_cache import ObjectCache, default_folder
+from paddlewheel.object_cache import CACHE_ROOMS, STAGING, ObjectCache, default_folder
 from paddlewheel.s3_bucket import S3Bucket
 from paddlewheel.s3_errors import code_of, is_transient, is_unmet, pause
 from paddlewheel.s3_upload import DIGEST, MULTIPART_BYTES, WRITER, WRITTEN, Body, describe, put, put_parts
 from paddlewheel.staging import staging_folder
-from paddlewheel.storage import ObjectChanged, Stat, SwapConflict, path_to_uri, quote_key
+from paddlewheel.storage import ROOMS, ObjectChanged, Stat, SwapConflict, path_to_uri, quote_key
 
 # From here on it is looked whether the object is there before it is sent, and sent in parts once it was cut off.
 LARGE_BYTES = 1 << 20
@@ -130,13 +131,14 @@ class S3Store:
         return self.bucket.save(self._name(key), self._must_be_there(key).version, Path(os.devnull))
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        folder = self.cache.folder / "staging"
+        folder = self.cache.folder / STAGING
         return staging_folder(folder, path_to_uri(folder))
 
     def sweep(self, older_than_seconds: float) -> Sequence[str]:
         """Uploads in parts that nobody completed, and what dead writers left in this machine's cache."""
         newest, swept = time.time() - older_than_seconds, []
-        for page in self.bucket.pages("ListMultipartUploads", self._start):
+        pages = [self.bucket.pages("ListMultipartUploads", self._folder(room)) for room in ROOMS]
+        for page in itertools.chain.from_iterable(pages):
             for entry in page.get("Uploads", ()):
                 name, began = entry["Key"], entry["Initiated"].timestamp()
                 if began <= newest:
@@ -144,7 +146,8 @@ class S3Store:
                     self.bucket.request("AbortMultipartUpload", name, "abort_multipart_upload", **here)
                     began_at = f"{datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%S} UTC"
                     swept.append(f"an upload of {self.bucket.uri(name)}, begun at {began_at}")
-        return swept + [path_to_uri(path) for path in remove_leftovers(self.cache.folder, older_than_seconds)]
+        left = remove_leftovers(self.cache.folder, older_than_seconds, rooms=CACHE_ROOMS)
+        return swept + [path_to_uri(path) for path in left]
 
     def _name(self, key: str) -> str:
         """The bucket's own key. Raises StorageError for one that a folder would lead out of the root with."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import mimetypes
 import os
 import time
 import zlib
@@ -80,7 +81,7 @@ def put(client: Any, bucket: str, name: str, body: Body, **condition: str) -> st
         "Key": name,
         "ContentLength": body.bytes,
         "ChecksumCRC32": body.crc32,
-        "Metadata": dict(body.metadata),
+        **_headers(name, body),
         **condition,
     }
     if isinstance(body.content, bytes):
@@ -93,7 +94,7 @@ def put_parts(client: Any, bucket: str, name: str, body: Body) -> str:
     """A multipart upload, completed only where nothing is; the new object's etag. Aborted where it fails."""
     whole = {"ChecksumType": "FULL_OBJECT"}
     upload = client.create_multipart_upload(
-        Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32", Metadata=dict(body.metadata), **whole
+        Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32", **_headers(name, body), **whole
     )["UploadId"]
     here = {"Bucket": bucket, "Key": name, "UploadId": upload}
 
@@ -127,6 +128,12 @@ def put_parts(client: Any, bucket: str, name: str, body: Body) -> str:
         with contextlib.suppress(Exception):  # what it failed of is told; `sweep` finds what stays
             client.abort_multipart_upload(**here)
         raise
+
+
+def _headers(name: str, body: Body) -> dict[str, Any]:
+    """What is kept beside the bytes; with its type a browser shows a card and does not save it."""
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return {"ContentType": kind, "Metadata": dict(body.metadata)}
 
 
 def _read(content: bytes | Path, start: int, size: int) -> bytes:

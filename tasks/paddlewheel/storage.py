@@ -9,6 +9,7 @@ backend and are silent about it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ import xxhash
 from paddlewheel.errors import RecipeError, StorageError
 
 READ_CHUNK_BYTES = 1 << 20
+ROOMS = ("datasets", "runs", "models")
+LEFTOVER_SECONDS = 86_400.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,10 @@ class Store(Protocol):
         """A new local folder from which `publish` moves cheaply; removed at the end, with whatever is left in it."""
 
     def sweep(self, older_than_seconds: float) -> Sequence[str]:
-        """Remove what writers left that died (temporary files, abandoned uploads), if it is older; what that was."""
+        """Remove what writers left that died (temporary files, abandoned uploads), if it is older; what that was.
+
+        Only in the ROOMS: what else lies below the root, a landing folder as it may be, is somebody else's.
+        """
 
 
 class ObjectChanged(StorageError):
@@ -118,6 +125,15 @@ def open_store(root: str) -> Store:
 
         return S3Store(root)
     raise RecipeError(f"no store for {root!r}: a root is a folder (file:///… or a path) or s3://[CONNECTION@]BUCKET/…")
+
+
+def sweep_leftovers(store: Store) -> None:
+    """Remove what writers left that died more than a day ago, and log it; a store that refuses is no fault."""
+    try:
+        for found in store.sweep(LEFTOVER_SECONDS):
+            log.info("swept: %s", found)
+    except StorageError as error:
+        log.warning("what dead writers left stays: %s", error)
 
 
 def path_to_uri(path: Path) -> str:

@@ -57,6 +57,8 @@ def test_sweep_takes_what_a_killed_writer_left_and_nothing_of_a_living_one(tmp_p
             (folder / "half").write_bytes(b"x")
             (Path(sys.argv[1]) / "runs").mkdir()
             (Path(sys.argv[1]) / "runs/.tmp-0-12ab").write_bytes(b"x")
+            (Path(sys.argv[1]) / "landing").mkdir()
+            (Path(sys.argv[1]) / "landing/.tmp-theirs").write_bytes(b"x")
             os.kill(os.getpid(), signal.SIGKILL)
     """)
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
@@ -69,7 +71,7 @@ def test_sweep_takes_what_a_killed_writer_left_and_nothing_of_a_living_one(tmp_p
         (living / "rows").write_bytes(b"x")
         assert store.sweep(0) == [left.as_uri(), f"{tmp_path.as_uri()}/runs/.tmp-0-12ab"]
         assert (living / "rows").read_bytes() == b"x"
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "runs"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".tmp-theirs", "a", "landing", "runs"]
 
 
 def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path) -> None:

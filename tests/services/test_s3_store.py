@@ -23,7 +23,7 @@ from paddlewheel.object_cache import ObjectCache
 from paddlewheel.s3_store import S3Store
 from paddlewheel.storage import ObjectDamaged, SwapConflict, digest_file, open_store
 
-from .s3.proxy import Cut, Proxy, proxy_to
+from .s3.proxy import Cut, Proxy, Refuse, proxy_to
 from .s3.server import Keys, S3Server, free_port
 
 pytestmark = pytest.mark.services
@@ -206,7 +206,7 @@ def test_nothing_is_stored_when_every_upload_is_cut_off(store: S3Store, proxy: P
     proxy.cut = None
     assert store.stat("a/b") is None
     assert list(store.list("")) == []
-    assert store.sweep(0) == []  # the uploads of parts were aborted
+    assert store.bucket.client.list_multipart_uploads(Bucket=store.bucket.bucket).get("Uploads", []) == []
     assert store.publish("a/b", large).bytes == size
 
 
@@ -258,6 +258,43 @@ def test_half_a_download_gets_no_name(store: S3Store, proxy: Proxy) -> None:
     assert [path for path in (store.cache.folder / "objects").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize(
+    ("only", "status", "code"),
+    [
+        (b"PUT ", "503 Slow Down", "SlowDown"),
+        (b"PUT ", "409 Conflict", "ConditionalRequestConflict"),  # two conditional writes at once, on AWS
+        (b"GET ", "500 Internal Server Error", "InternalError"),
+        (b"HEAD ", "503 Service Unavailable", "ServiceUnavailable"),
+        (b"DELETE ", "503 Slow Down", "SlowDown"),
+    ],
+)
+def test_a_server_that_asks_for_patience_is_asked_again(
+    store: S3Store, proxy: Proxy, only: bytes, status: str, code: str
+) -> None:
+    """By a stand-in's answers: the real server never says so."""
+    proxy.refuse = Refuse(status=status, code=code, times=2, only=only)
+    store.publish("a/b", b"abc")
+    first = store.swap("p", b"1", expected=None)
+    assert store.swap("p", b"2", expected=first.version) == store.stat("p")
+    assert store.read("a/b") == b"abc"
+    assert [stat.key for stat in store.list("")] == ["a/b", "p"]
+    store.remove("p")
+    assert proxy.refuse.times == 0
+
+
+def test_parts_are_sent_anew_when_the_completion_fails_inside_a_good_status(
+    store: S3Store, proxy: Proxy, large: Path
+) -> None:
+    """CompleteMultipartUpload may begin with 200 and end in an error: by a stand-in's answer, again."""
+    proxy.refuse = Refuse(
+        status="200 OK", code="InternalError", only=b"POST /" + store.bucket.bucket.encode() + b"/root/a/b?uploadId"
+    )
+    store.publish("a/b", large)
+    assert proxy.refuse.times == 0
+    assert store.audit("a/b") == digest_file(large)
+    assert store.bucket.client.list_multipart_uploads(Bucket=store.bucket.bucket).get("Uploads", []) == []
+
+
 def test_an_upload_ends_well_when_the_server_is_killed_in_its_middle(
     s3_server: S3Server, store: S3Store, large: Path
 ) -> None:
@@ -281,7 +318,7 @@ def test_an_upload_ends_well_when_the_server_is_killed_in_its_middle(
 def test_an_abandoned_upload_is_swept_when_it_is_old(s3_server: S3Server, store: S3Store, large: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from paddlewheel.storage import open_store;"
-        "open_store(sys.argv[1]).publish('a/large', Path(sys.argv[2]))"
+        "open_store(sys.argv[1]).publish('runs/large', Path(sys.argv[2]))"
     )
     writer = subprocess.Popen([sys.executable, "-c", script, store.root, str(large)])
     client = s3_server.client()
@@ -290,14 +327,14 @@ def test_an_abandoned_upload_is_swept_when_it_is_old(s3_server: S3Server, store:
         time.sleep(0.01)
     writer.send_signal(signal.SIGKILL)
     writer.wait()
-    foreign = client.create_multipart_upload(Bucket=store.bucket.bucket, Key="elsewhere")["UploadId"]
-    assert store.stat("a/large") is None
+    foreign = client.create_multipart_upload(Bucket=store.bucket.bucket, Key="root/landing/theirs")["UploadId"]
+    assert store.stat("runs/large") is None
     assert store.sweep(3600) == []
     (told,) = store.sweep(0)
-    assert told.startswith(f"an upload of {store.root}/a/large, begun at 20")
+    assert told.startswith(f"an upload of {store.root}/runs/large, begun at 20")
     left = client.list_multipart_uploads(Bucket=store.bucket.bucket)["Uploads"]
     assert [upload["UploadId"] for upload in left] == [foreign]
-    assert store.publish("a/large", large).bytes == 80 * MIB
+    assert store.publish("runs/large", large).bytes == 80 * MIB
 
 
 # ---------- many, damaged ----------

@@ -22,6 +22,7 @@ from paddlewheel.training.checkpoint import (
 )
 
 POLL_SECONDS = 0.05
+MOST_POLL_SECONDS = 1.0  # a store on S3 is asked three times and more at each look
 log = logging.getLogger(__name__)
 
 
@@ -65,11 +66,13 @@ class Committer:
         if self._step is None:
             return
         key = f"{commit_folder(self.run_key, self._step, self.attempt)}/{COMMIT_NAME}"
+        pause = POLL_SECONDS
         while self._thread.is_alive() if self._thread is not None else self.store.stat(key) is None:
             self.wait()
             if self._thread is None:
                 check_fence(self.store, self.run_key, self.attempt)
-                time.sleep(POLL_SECONDS)
+                time.sleep(pause)
+                pause = min(2 * pause, MOST_POLL_SECONDS)
             else:
                 self._thread.join(POLL_SECONDS)
         self._thread, self._step = None, None

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that cuts connections in the middle of a body, in either direction.
+"""A TCP proxy in front of a server that cuts connections in the middle of a body, or answers in the server's stead.
 
 Each connection carries one request, since the S3 server of the tests closes after every answer.
 """
@@ -28,11 +28,29 @@ class Cut:
 
 
 @dataclass(kw_only=True)
+class Refuse:
+    """Answer `times` requests that begin with `only` by this status and S3 error, in the server's stead."""
+
+    status: str
+    code: str
+    times: int = 1
+    only: bytes = b""
+
+    @property
+    def answer(self) -> bytes:
+        """The whole HTTP answer."""
+        body = f"<Error><Code>{self.code}</Code><Message>{self.code}</Message></Error>".encode()
+        head = f"HTTP/1.1 {self.status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        return head.encode() + b"Connection: close\r\n\r\n" + body
+
+
+@dataclass(kw_only=True)
 class Proxy:
     """Forwards to `target_port`. `requests` are the first lines of all that came."""
 
     target_port: int
     cut: Cut | None = None
+    refuse: Refuse | None = None
     requests: list[str] = field(default_factory=list)
     port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -53,18 +71,25 @@ class Proxy:
         with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", self.target_port)) as server:
             first = client.recv(CHUNK_BYTES)
             self.requests.append(first.split(b"\r\n")[0].decode(errors="replace"))
-            cut = self._take_cut(first)
+            if self._takes(self.refuse, first):
+                client.settimeout(0.2)  # the rest of the request, so that the answer is not lost in a reset
+                with contextlib.suppress(TimeoutError):
+                    while client.recv(CHUNK_BYTES):
+                        pass
+                client.sendall(self.refuse.answer)
+                return
+            cut = self.cut if self._takes(self.cut, first) else None
             back = threading.Thread(target=_pump, args=(server, client, cut if cut and cut.way == "down" else None))
             back.start()
             _pump(client, server, cut if cut and cut.way == "up" else None, first)
             back.join()
 
-    def _take_cut(self, first: bytes) -> Cut | None:
+    def _takes(self, fault: Cut | Refuse | None, first: bytes) -> bool:
         with self._lock:
-            if self.cut is None or self.cut.times == 0 or not first.startswith(self.cut.only):
-                return None
-            self.cut.times -= 1
-            return self.cut
+            if fault is None or fault.times == 0 or not first.startswith(fault.only):
+                return False
+            fault.times -= 1
+            return True
 
 
 def _pump(source: socket.socket, sink: socket.socket, cut: Cut | None, chunk: bytes = b"") -> None:
