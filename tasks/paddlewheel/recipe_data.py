@@ -140,7 +140,8 @@ class Moment:
 class Join:
     """Columns of another source for each row: the row with the same keys, or the last such one up to a moment.
 
-    Joined columns are named `<source>_<column>`. `keys` maps columns of the rows to columns of the source.
+    Joined columns are named `<source>_<column>`. `keys` maps columns of the rows to columns of the source, which
+    is held in memory: whole, or of an as-of join by day the days that the tolerance reaches.
     """
 
     source: Source

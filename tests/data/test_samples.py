@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from paddlewheel.data import samples as samples_room
 from paddlewheel.data.order import MASK, sample_hash
-from paddlewheel.data.samples import DaySamples, Table, make_day
+from paddlewheel.data.samples import DaySamples, Table, make_day, read_right
 from paddlewheel.errors import DataError
 
 from .conftest import TREE, make_recipe
@@ -86,7 +86,9 @@ def made(folder: Path, tables: dict[str, list[Table]], **more: Any) -> DaySample
     memory = {"memory_bytes": more.pop("memory_bytes")} if "memory_bytes" in more else {}
     target = folder / "made"
     target.mkdir(exist_ok=True)
-    return make_day(make_recipe(**more), DAY, tables, target, **memory)
+    recipe = make_recipe(**more)
+    rights = [read_right(tables[join.source.name], join) for join in recipe.data.joins]
+    return make_day(recipe, DAY, tables["trips"], rights, target, **memory)
 
 
 def digests(day: DaySamples) -> list[str]:
@@ -235,8 +237,7 @@ for start in range(0, rows, 20_000):
 writer.close()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 made = make_day(
-    load_recipe(tree), "2013-11-01", {"trips": [Table(path=folder / "rows.parquet", rows=rows)]}, folder,
-    memory_bytes=32 << 20,
+    load_recipe(tree), "2013-11-01", [Table(path=folder / "rows.parquet", rows=rows)], [], folder, memory_bytes=32 << 20
 )
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"rows": sum(one.rows for one in made.shards), "growth_mib": (after - before) >> 10}))

@@ -28,7 +28,7 @@ from paddlewheel.data.text import NULL_TEXT, hash_each, joined_text
 from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.errors import DataError
 from paddlewheel.recipe import Recipe
-from paddlewheel.recipe_data import Source
+from paddlewheel.recipe_data import Join, Source
 
 ROW: Final = "(row)"
 PIECE_BYTES: Final = 16 << 20  # of a piece's columns as Parquet holds them, uncompressed
@@ -64,20 +64,28 @@ class DaySamples:
     sample_hash: int
 
 
+def read_right(tables: Sequence[Table], join: Join) -> pl.DataFrame:
+    """What the samples are joined to, in memory. Raises DataError where a lookup would find two rows for one sample."""
+    columns = joined_columns(join)
+    frames = [pl.read_parquet(table.path, columns=columns).select(columns) for table in tables]
+    return build_right(pl.concat([_typed(join.source, columns), *frames]), join)
+
+
 def make_day(
-    recipe: Recipe, day: str, tables: Mapping[str, Sequence[Table]], folder: Path, *, memory_bytes: int = MEMORY_BYTES
+    recipe: Recipe,
+    day: str,
+    rows: Sequence[Table],
+    rights: Sequence[pl.DataFrame],
+    folder: Path,
+    *,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> DaySamples:
-    """Write a day's shards into `folder`; tables: the day's rows, and what is joined to them, by source.
+    """Write a day's shards into `folder`. rights: what `read_right` made of the tables of each of the recipe's joins.
 
     The bytes of the shards depend on the rows and the recipe, not on the pieces or `memory_bytes` (which is what a
-    sorted run of samples may take). Raises DataError where two rows have one id, where a lookup finds two rows, and
-    where the shards do not hold each of the day's samples once, by count and by hash.
+    sorted run of samples may take). Raises DataError where two rows have one id, and where the shards do not hold each
+    of the day's samples once, by count and by hash.
     """
-    rows = tables[recipe.data.rows.name]
-    rights = [
-        build_right(_read_whole(tables[join.source.name], join.source, joined_columns(join)), join)
-        for join in recipe.data.joins
-    ]
     without_label, num_samples, expected_hash = 0, 0, 0
     misses, labels = Counter[str](), Counter[float]()
     by_file = np.zeros(sum(len(table.files) for table in rows), np.int64)
@@ -162,11 +170,6 @@ def _piece_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
     )
     row_bytes = size / max(1, meta.num_rows)
     return int(max(LEAST_PIECE_ROWS, min(MOST_PIECE_ROWS, PIECE_BYTES / max(1.0, row_bytes))))
-
-
-def _read_whole(tables: Sequence[Table], source: Source, columns: Sequence[str]) -> pl.DataFrame:
-    frames = [pl.read_parquet(table.path, columns=list(columns)).select(columns) for table in tables]
-    return pl.concat([_typed(source, columns), *frames])
 
 
 def _typed(source: Source, columns: Sequence[str]) -> pl.DataFrame:
