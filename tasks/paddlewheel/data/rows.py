@@ -62,9 +62,12 @@ class RowGroups:
 
 
 def text_bytes(frame: pl.DataFrame) -> int:
-    """Bytes of a frame's texts."""
-    sizes = _text_sizes(frame)
-    return sum(frame.select(one.sum() for one in sizes).row(0)) if sizes else 0
+    """Bytes of a frame's texts. By series: a query costs milliseconds, and a picture is a frame of one row."""
+    total = 0
+    for column in frame:
+        if column.dtype in (pl.String, pl.Binary):
+            total += int((column.str.len_bytes() if column.dtype == pl.String else column.bin.size()).sum())
+    return total
 
 
 def _text_sizes(frame: pl.DataFrame) -> list[pl.Expr]:
