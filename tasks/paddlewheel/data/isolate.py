@@ -55,7 +55,8 @@ class _Died(Exception):
     @property
     def starved(self) -> bool:
         """For want of memory: the kernel's killer, or an allocator that gave up."""
-        return self.code == -signal.SIGKILL or any(words in self.tail for words in OUT_OF_MEMORY_WORDS)
+        gave_up = self.code == -signal.SIGABRT and any(words in self.tail for words in OUT_OF_MEMORY_WORDS)
+        return self.code == -signal.SIGKILL or gave_up
 
     @property
     def how(self) -> str:
@@ -84,9 +85,11 @@ class Readers:
     def __exit__(self, *_: object) -> None:
         with self._turn:
             self._closed = True
-            children = list(self._children)
-        for child in children:
-            child.kill()
+            reading = self._children.difference(self._idle)
+            for child in self._idle:
+                child.close()
+        for child in reading:
+            child.kill()  # whoever reads from it meets its end, and closes it
 
     def read(self, job: GroupJob, folder: Path) -> GroupResult:
         """What `group.read_group` writes into the empty `folder` and returns, with files that crash it unreadable.
@@ -128,7 +131,7 @@ class Readers:
                 self._turn.wait_for(lambda: self._running == 0)
                 for child in self._idle:
                     self._children.discard(child)
-                    child.kill()
+                    child.close()
                 self._idle.clear()
             self._running += 1
         try:
@@ -151,7 +154,7 @@ class Readers:
         except BaseException:
             with self._turn:
                 self._children.discard(child)
-            child.kill()
+            child.close()
             raise
         with self._turn:
             self._idle.append(child)
@@ -189,15 +192,17 @@ class _Child:
         raise _Died(self._process.wait(), file, self._tail())
 
     def kill(self) -> None:
-        """End the process, whatever it does, and its pipes."""
+        """End the process, whatever it does."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                if pipe is not None:
-                    pipe.close()
-        with contextlib.suppress(OSError):
-            self._errors.close()
+
+    def close(self) -> None:
+        """End the process, and close what leads to it."""
+        self.kill()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):  # what it was never sent
+                if file is not None:
+                    file.close()
 
     def _tail(self) -> str:
         """The end of what it wrote to standard error."""
