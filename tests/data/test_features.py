@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from paddlewheel.data.features import fit
 from paddlewheel.data.fitted import FittedFeatures, Inputs
-from paddlewheel.errors import DataError, StorageError
+from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.recipe_data import Feature
 
 from .conftest import World, make_recipe
-from .every_kind import EVERY_KIND, ROW, rows_frame
+from .every_kind import EVERY_KIND, ROW, draw_rows, rows_frame
 
 
 def utc(text: str) -> datetime.datetime:
@@ -225,6 +225,48 @@ def test_storage_error_when_json_is_of_another_version() -> None:
         FittedFeatures.from_json(json.dumps(tree).encode())
     with pytest.raises(StorageError, match="not fitted features"):
         FittedFeatures.from_json(raw[:40])
+
+
+def test_features_of_a_model_published_by_version_1_are_applied_as_then() -> None:
+    nothing = {"buckets": 0, "deviation": 1.0, "edges": [], "indicator": False, "mean": 0.0, "period": 0.0}
+    nothing |= {"timezone": None, "vocabulary": []}
+    tree = {
+        "version": 1,
+        "columns": [{"name": "s", "type": "string"}, {"name": "n", "type": "int64"}],
+        "features": [
+            nothing | {"name": "c", "kind": "category", "columns": ["s"], "vocabulary": ["JFK", "EWR"]},
+            nothing | {"name": "x", "kind": "cross", "columns": ["s", "n"], "buckets": 100},
+            nothing
+            | {"name": "a", "kind": "standard", "columns": ["n"], "mean": 5.0, "deviation": 2.0, "indicator": True},
+            nothing | {"name": "t", "kind": "clock", "columns": ["n"]},
+        ],
+    }
+    inputs = FittedFeatures.from_json(json.dumps(tree).encode()).apply(
+        pl.DataFrame({"s": ["EWR", None], "n": [600, None]})
+    )
+    assert inputs.ids_BF.tolist() == [[2, xxhash.xxh3_64_intdigest(b"EWR\x1f600") % 100 + 1], [0, 0]]
+    assert inputs.dense_BD.tolist() == [[297.5, 0, 1, pytest.approx(0, abs=1e-7)], [0, 1, 0, 0]]
+
+
+def test_no_rows_give_no_inputs() -> None:
+    fitted = fit(draw_rows(50, seed=1), EVERY_KIND)
+    inputs = fitted.apply(draw_rows(50, seed=1).clear())
+    assert inputs.ids_BF.shape == (0, len(fitted.id_names))
+    assert inputs.dense_BD.shape == (0, len(fitted.dense_names))
+    missing = fitted.apply(rows_frame([(None,) * 7] * 2))
+    assert not missing.ids_BF.any()
+
+
+def test_recipe_error_when_there_is_no_such_time_zone() -> None:
+    with pytest.raises(RecipeError, match="feature 'f': there is no time zone 'Mars/North'"):
+        fit_one(pl.DataFrame({"t": [utc("2013-11-01T03:00:00")]}), "hour", ["t"], timezone="Mars/North")
+
+
+def test_data_error_when_nothing_was_left_to_learn_from() -> None:
+    with pytest.raises(DataError, match=r"no training rows to fit features on; widen data\.window\.train_days"):
+        fit_one(pl.DataFrame({"x": []}, schema={"x": pl.Float64}), "standard", ["x"])
+    with pytest.raises(DataError, match="the training rows have no column y; they have x"):
+        fit_one(pl.DataFrame({"x": [1.0]}), "standard", ["y"])
 
 
 def test_only_the_training_days_are_learnt_from_when_fitted(world: World) -> None:

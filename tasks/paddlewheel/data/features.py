@@ -168,9 +168,11 @@ def _learn(
 
 
 def _check_time_zones(features: Sequence[Feature]) -> None:
-    for feature in features:
-        if feature.timezone and feature.timezone not in zoneinfo.available_timezones():
-            raise RecipeError(f"feature {feature.name!r}: there is no time zone {feature.timezone!r}")
+    zones = {feature.timezone: feature.name for feature in features if feature.timezone}
+    known = zoneinfo.available_timezones() if zones else set()
+    for zone, name in zones.items():
+        if zone not in known:
+            raise RecipeError(f"feature {name!r}: there is no time zone {zone!r}")
 
 
 def _check_ids(fitted: FittedFeatures) -> None:
