@@ -171,39 +171,49 @@ def in_files(**more: Any) -> dict[str, Any]:
     return {"data__rows__path": "trips/{partition}/*.csv.gz"} | more
 
 
-def make_shards(world: World, **overrides: Any) -> Manifest:
-    """The shards of the first four days; features are left alone."""
+def make_shards(world: World, partition: str = DAYS[3], **overrides: Any) -> Manifest:
+    """The shards of a window; features are left alone."""
     recipe = make_recipe(**overrides)
-    planned = plan(recipe, DAYS[3], store=world.store)
-    ingested = [
-        ingest(recipe, planned, batch, store=world.store) for batch in plan_ingest(recipe, planned, store=world.store)
-    ]
+    planned = plan(recipe, partition, store=world.store)
+    batches = plan_ingest(recipe, planned, store=world.store)
+    ingested = [ingest(recipe, planned, batch, store=world.store) for batch in batches]
     return world.manifest(shard(recipe, validate(recipe, ingested, store=world.store), store=world.store))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharded:
-    """Shards of four days, three a day, of rows in files of 7, 1, 0 and 4 rows, in two tables a day."""
+    """Shards of four days, three a day, and those of the next day's window."""
 
     by: str
     world: World
     shards: Manifest
+    tomorrow: Manifest
+
+
+@pytest.fixture(scope="module")
+def landed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Five days of trips, each in files of 7, 1, 0 and 4 rows that make two tables."""
+    world = World(store=LocalStore(tmp_path_factory.mktemp("landed")))
+    for day in world.write_days(DAYS[0], 5):
+        write_parts(world, day, [7, 1, 0, 4])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "GROUP_FILES", 2)
+        yield world
 
 
 @pytest.fixture(scope="module", params=["content", "path", "size", "label", "own_shards:pick"])
-def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
-    folder = tmp_path_factory.mktemp("sharded")
+def sharded(
+    request: pytest.FixtureRequest, landed: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sharded]:
+    folder = tmp_path_factory.mktemp("own")
     (folder / "own_shards.py").write_text(
         "def pick(frame, num_shards):\n    return frame['file'].str.contains('part-0').to_numpy().astype(int) * 2\n"
     )
-    world = World(store=LocalStore(folder / "root"))
-    for day in world.write_days(DAYS[0], 4):
-        write_parts(world, day, [7, 1, 0, 4])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setattr(groups, "GROUP_FILES", 2)
         recipe = in_files(data__sharding__by=request.param, data__sharding__shards_per_day=3)
-        yield Sharded(by=request.param, world=world, shards=make_shards(world, **recipe))
+        today, tomorrow = (make_shards(landed, day, **recipe) for day in DAYS[3:])
+        yield Sharded(by=request.param, world=landed, shards=today, tomorrow=tomorrow)
     sys.modules.pop("own_shards", None)
 
 
@@ -224,6 +234,15 @@ def test_shards_have_the_rows_that_their_sharding_says_when_a_day_has_files(shar
     assert [sum(one) for one in rows] == [12] * 4
     if sharded.by in expected:
         assert rows == [expected[sharded.by]] * 4
+
+
+def test_tomorrows_rows_move_none_of_todays_when_sharded_in_any_way(sharded: Sharded) -> None:
+    today, tomorrow = (
+        [(file.key, file.digest) for file in shards.files if file.facts["day"] in DAYS[1:4]]
+        for shards in (sharded.shards, sharded.tomorrow)
+    )
+    assert len(today) == 9
+    assert today == tomorrow
 
 
 def test_another_name_of_a_file_moves_no_row_when_its_order_stays(world: World) -> None:
