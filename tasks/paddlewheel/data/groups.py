@@ -14,6 +14,7 @@ from typing import IO, Any, Final, NamedTuple
 
 from paddlewheel.data.datasets import dataset_folder
 from paddlewheel.data.readers import READERS
+from paddlewheel.data.readers.images import has_table
 from paddlewheel.errors import StorageError
 from paddlewheel.manifest import Manifest, code_digest, derive_key
 from paddlewheel.recipe import Recipe, dump
@@ -110,7 +111,7 @@ def build_groups(
     place = [landing, section, code]
     groups = []
     for day, files in days.items():
-        for some in [tuple(files)] if "table" in source.params else cut_groups(files):  # a table with all that it names
+        for some in [tuple(files)] if has_table(source) else cut_groups(files):  # a table with all that it names
             key = derive_key("receipt", place, day, some)
             receipt = dataset_folder(recipe, f"{source.name}.receipts", key)
             groups.append(FileGroup(source=source.name, partition=day, files=some, receipt=receipt, known=key in known))

@@ -33,7 +33,7 @@ def read(job: ReadJob) -> Iterator[Chunk]:
 
     from paddlewheel.data.types import POLARS_TYPES
 
-    if "table" in job.source.params:
+    if has_table(job.source):
         from paddlewheel.data.readers import images_table
 
         yield from images_table.read(job)
@@ -54,8 +54,12 @@ def read(job: ReadJob) -> Iterator[Chunk]:
 
 def is_beside(source: Source, name: str) -> bool:
     """Whether a file of the source is no row by itself: a picture that the source's table names."""
-    table = source.params.get("table") if source.format == "images" else None
-    return table is not None and PurePosixPath(name).name != table
+    return has_table(source) and PurePosixPath(name).name != source.params["table"]
+
+
+def has_table(source: Source) -> bool:
+    """Whether a table names the source's pictures."""
+    return source.format == "images" and "table" in source.params
 
 
 def look(name: str, content: bytes, *, whole: bool) -> tuple[str, int, int]:
