@@ -15,8 +15,10 @@ from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_file, publish_manifest
 
 
-def publish_packed(store: LocalStore, name: str, first_id: int, rows: int, *, role: str, width: int = 2) -> str:
-    """A packed manifest of `rows` rows whose every value is told by their sample id."""
+def publish_packed(
+    store: LocalStore, name: str, first_id: int, rows: int, *, role: str, width: int = 2, told: int | None = None
+) -> str:
+    """A packed manifest of `rows` rows (it tells of `told`) whose every value is told by their sample id."""
     ids_B = np.arange(first_id, first_id + rows, dtype=np.uint64)
     inputs = Inputs(
         ids_BF=np.stack([ids_B * (1 + column) for column in range(width)], 1).astype(np.int32),
@@ -25,6 +27,7 @@ def publish_packed(store: LocalStore, name: str, first_id: int, rows: int, *, ro
     with store.staging() as staging:
         write_packed(staging / "rows.parquet", ids_B, (ids_B % 2).astype(np.float32), inputs)
         key = f"datasets/x.packed/{name}"
+        rows = rows if told is None else told
         shard = publish_file(store, f"{key}/rows.parquet", staging / "rows.parquet", rows=rows, facts={"role": role})
     return publish_manifest(store, Manifest(kind="packed", name="x", key=key, files=(shard,)))
 
@@ -74,6 +77,21 @@ def test_damaged_file_is_named_when_a_byte_has_flipped(tmp_path: Path) -> None:
     path.write_bytes(raw)
     with pytest.raises(StorageError, match=r"a/rows\.parquet has the digest"):
         open_run(store, uri)
+
+
+def test_rows_keep_their_order_when_they_lie_in_many_row_groups(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paddlewheel.data.packed.ROW_GROUP_ROWS", 7)
+        loader = open_run(store, publish_packed(store, "a", 0, 50, role="train"))
+    assert loader.rows_NW[:, 0].tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("told", [5, 7])
+def test_rows_are_counted_against_the_manifest(tmp_path: Path, told: int) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(DataError, match=f"hold 6 training rows, their manifests tell of {told}"):
+        open_run(store, publish_packed(store, "a", 0, 6, role="train", told=told))
 
 
 def test_files_of_different_layouts_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,17 @@ def test_error_names_the_part_and_its_removal_mends_it_when_a_packed_file_is_dam
     shutil.rmtree(folder)
     _, again = pack(store, recipe_of(), first)
     assert again == packed
+
+
+def test_workers_that_make_the_same_at_once_make_the_same(store: LocalStore) -> None:
+    first, _ = publish_nights(store)
+    with ThreadPoolExecutor(4) as pool:
+        features = set(pool.map(lambda _: fit_features(recipe_of(), first, store=store), range(4)))
+        (uri,) = features
+        batches = [0, 1, 2, 3, 3, 2, 1, 0]
+        packed = list(pool.map(lambda batch: preprocess(recipe_of(), first, uri, batch, store=store), batches))
+    assert packed[:4] == packed[:3:-1]
+    assert len({key.rpartition("/")[0] for key in files_of(store, "rows")}) == 5  # four days, and the empty shard once
 
 
 def test_recipe_error_when_the_ids_of_all_features_pass_what_a_table_takes(store: LocalStore) -> None:

@@ -83,15 +83,15 @@ def load_training_rows(store: Store, packed: Sequence[Manifest]) -> tuple[np.nda
 
     No more is held than these and one row group. Raises as `iter_training_rows`.
     """
+    told = sum(shard.rows or 0 for shard in training_files(packed))
     rows_NW, layout, filled = np.zeros((0, 0), np.uint8), None, 0
     for part in iter_training_rows(store, packed):
         if layout is None:
-            num_rows = sum(shard.rows or 0 for shard in training_files(packed))
-            rows_NW, layout = np.empty((num_rows, part.layout.row_bytes), np.uint8), part.layout
-        rows_NW[filled : filled + len(part)] = part.rows_BW
+            rows_NW, layout = np.empty((told, part.layout.row_bytes), np.uint8), part.layout
+        rows_NW[filled : filled + len(part)] = part.rows_BW[: told - filled]
         filled += len(part)
-    if layout is None or filled != len(rows_NW):
-        raise DataError(f"the packed files hold {filled} training rows, their manifests tell of {len(rows_NW)}")
+    if layout is None or filled != told:
+        raise DataError(f"the packed files hold {filled} training rows, their manifests tell of {told}")
     return rows_NW, layout
 
 
