@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from paddlewheel.data.group import GroupFile, GroupJob, read_group
+from paddlewheel.data.isolate import Readers
 from paddlewheel.data.readers import ReadJob, UnreadableFile, images
 from paddlewheel.errors import DataError
 from paddlewheel.recipe import dump
@@ -154,3 +155,26 @@ def test_a_day_without_its_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match=r"photos of 2013-11-01: there is no table 'labels\.csv' among its 1 files"):
         read_group(replace(job, files=job.files[1:]), tmp_path / "out")
+
+
+def test_a_picture_that_crashes_its_decoder_costs_its_line_and_not_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No decoder here is known to crash: one in the child's path does, on the bytes "crash".
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "sitecustomize.py").write_text(
+        "import ctypes, io\n"
+        "from PIL import Image\n"
+        "real = Image.open\n"
+        "def opened(stream, **options):\n"
+        "    return ctypes.string_at(0) if stream.getvalue() == b'crash' else real(stream, **options)\n"
+        "Image.open = opened\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    files = {"a.jpg": picture("JPEG"), "b.jpg": b"crash", "c.jpg": picture("JPEG")}
+    job = table_job(tmp_path / "day", "path,label\na.jpg,1\nb.jpg,2\nc.jpg,3\n", files)
+    (tmp_path / "out").mkdir()
+    with Readers(1) as readers:
+        result = readers.read(job, tmp_path / "out")
+    assert result.unreadable == {"2013-11-01/b.jpg": "its reader crashed in native code (SIGSEGV)"}
+    assert (result.rows, result.refused) == (2, 1)

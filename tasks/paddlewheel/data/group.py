@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Source
 
 ROWS_NAME: Final = "rows.parquet"
@@ -116,10 +117,17 @@ def read_group(job: GroupJob, folder: Path, *, announce: Callable[[str], None] =
             f"{len(job.files)} files, as {job.files[0].name}; deliver it, or let the source's path match it too"
         )
     paths = {file.name: Path(file.path) for file in job.files if file.path is not None}
+
+    def find_beside(name: str) -> Path | None:
+        if name in paths:
+            announce(name)
+        return paths.get(name)
+
     while True:
-        files = [file for file in job.files if file.name not in unreadable]
-        with GroupPass(source, job.partition, folder, repeats, paths.get) as reading:
-            for number, file in enumerate(files):
+        with GroupPass(source, job.partition, folder, repeats, find_beside) as reading:
+            for number, file in enumerate(job.files):
+                if file.name in unreadable:
+                    continue
                 if is_beside(source, file.name):
                     reading.skip(file)
                     continue
