@@ -66,7 +66,7 @@ def hash_each(texts: pl.Series) -> np.ndarray:
 
 def text_bytes(texts: pl.Series) -> tuple[np.ndarray, np.ndarray]:
     """UTF-8 of N texts end to end and where each begins: uint8[…], int64[N + 1]. A null has no bytes."""
-    array: Any = texts.fill_null("").to_arrow()
+    array: Any = texts.fill_null("").to_arrow(compat_level=pl.CompatLevel.oldest())  # large strings, no views
     _, offsets, data = array.buffers()
     starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return (np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)), starts
