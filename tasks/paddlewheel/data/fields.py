@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
 
 from paddlewheel.data.compiled import compile_loop
 
@@ -23,31 +27,62 @@ _DELIMITER, _RECORD_END, _CUT_OFF, _MISPLACED = 0, 1, 2, 3
 MISSING, VALID, MISFIT = 0, 1, 2  # of a value: a text that means missing, one of its type, one that is not
 _QUOTE, _NEWLINE, _RETURN, _PLUS, _MINUS = np.uint8(34), np.uint8(10), np.uint8(13), np.uint8(43), np.uint8(45)
 _U = np.uint64
+inline: Any = numba.njit(inline="always")
 _TENTH = _U((1 << 63) // 10)
+_ONES, _UPPER_BITS, _PLACES = _U(0x0101010101010101), _U(0x8080808080808080), _U(0x0001020304050607)
+_NEWLINES, _QUOTES, _ZEROS = _ONES * _U(10), _ONES * _U(34), _ONES * _U(0x30)
+_UPPER_HALVES, _SIXES, _FIFTEENS = _ONES * _U(0xF0), _ONES * _U(6), _ONES * _U(15)
+_LEADING_ZEROS = np.array([(1 << 8 * (8 - size)) - 1 for size in range(9)], np.uint64)  # bytes that are not there
+_FIRST_BYTES = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(13)], np.uint64)  # of a text of up to 12
+_LAST_BYTES = np.array([(1 << 8 * max(size - 8, 0)) - 1 for size in range(13)], np.uint64)
 
 
-@compile_loop
-def _load64(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
-    word = _U(0)
-    for byte in range(8):
-        word |= _U(data[at + _U(byte)]) << _U(8 * byte)
-    return word
+def _load_word(_: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
+    """The eight bytes from data[at] on as a little-endian number, wherever they begin."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(builder.bitcast(array.data, ir.IntType(8).as_pointer()), [arguments[1]])
+        word = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(data, types.int64), generate
 
 
-@compile_loop
-def _view(data: Any, start: int, size: int, buffer: int, where: int) -> Any:  # pragma: no cover - compiled
-    """The two words of Arrow's string view of data[start:start + size], which stands at `where` of a buffer."""
-    first = _load64(data, _U(start))
+_load64: Any = intrinsic(_load_word)
+
+
+@inline
+def _view(first: Any, last: Any, size: int, buffer: int, where: int) -> Any:  # pragma: no cover - compiled
+    """The two words of Arrow's view of a text that begins with these 16 bytes and stands at `where` of a buffer."""
     if size > 12:
         return _U(size) | first << _U(32), _U(buffer) | _U(where) << _U(32)
-    if size == 0:
-        return _U(0), _U(0)
-    last = first >> _U(32) | _load64(data, _U(start + 4)) & _U(0xFFFFFFFF00000000)
-    if size < 4:
-        return _U(size) | (first & ((_U(1) << _U(8 * size)) - _U(1))) << _U(32), _U(0)
-    if size < 12:
-        last &= (_U(1) << _U(8 * (size - 4))) - _U(1)
-    return _U(size) | first << _U(32), last
+    first &= _FIRST_BYTES[size]
+    return _U(size) | first << _U(32), first >> _U(32) | (last & _LAST_BYTES[size]) << _U(32)
+
+
+@inline
+def _place_of(word: Any, delimiters: Any) -> Any:  # pragma: no cover - compiled
+    """At which of a word's bytes the first delimiter, line break or quote stands; 8 for none.
+
+    A byte is zero in `word ^ eight of it`; the borrow of a subtraction tells the first one exactly.
+    """
+    comma, newline, quote = word ^ delimiters, word ^ _NEWLINES, word ^ _QUOTES
+    found = (comma - _ONES) & ~comma | (newline - _ONES) & ~newline | (quote - _ONES) & ~quote
+    found &= _UPPER_BITS
+    first = (found & (~found + _U(1))) >> _U(7)  # 256 to the power of the place
+    return np.int64((first * _PLACES) >> _U(56)) if found else 8
+
+
+@inline
+def _eight_digits(word: Any, size: int) -> Any:  # pragma: no cover - compiled
+    """(number, True) where the first `size` bytes of a word, 1 to 8, are digits; after Daniel Lemire."""
+    word = word << _U(64 - 8 * size) | _ZEROS & _LEADING_ZEROS[size]
+    sound = (word & _UPPER_HALVES) == _ZEROS and ((word + _SIXES) & _UPPER_HALVES) == _ZEROS
+    word = ((word & _FIFTEENS) * _U(2561)) >> _U(8)
+    word = ((word & _U(0x00FF00FF00FF00FF)) * _U(6553601)) >> _U(16)
+    return np.int64(((word & _U(0x0000FFFF0000FFFF)) * _U(42949672960001)) >> _U(32)), sound
 
 
 @compile_loop
@@ -114,25 +149,6 @@ def _quoted(  # noqa: PLR0917
 
 
 @compile_loop
-def _plain(data: Any, at: int, end: int, final: bool, delimiter: Any) -> Any:  # pragma: no cover - compiled
-    """A field without quotes from `at` on: (end of its text, what stands behind, next begin)."""
-    start, byte = at, _NEWLINE
-    while at < end:
-        byte = data[at]
-        if byte in (delimiter, _NEWLINE, _QUOTE):
-            break
-        at += 1
-    following = min(at + 1, end)
-    if at == end and not final:
-        return at, _CUT_OFF, at
-    if at < end and byte == delimiter:
-        return at, _DELIMITER, following
-    if at < end and byte == _QUOTE:
-        return at, _MISPLACED, at
-    return (at - 1 if at > start and data[at - 1] == _RETURN else at), _RECORD_END, following
-
-
-@compile_loop
 def _undouble(data: Any, start: int, end: int, side: Any, side_at: int) -> int:  # pragma: no cover - compiled
     """Copy data[start:end] to the side with one quote for two; returns where its copy ends."""
     while start < end:
@@ -178,6 +194,7 @@ def split_records(  # noqa: PLR0915, PLR0917
     longest_null = _U(0)
     for null in range(len(nulls_X2)):
         longest_null = np.maximum(longest_null, nulls_X2[null, 0] & _U(0xFFFFFFFF))
+    delimiters, num_texts = _U(delimiter) * _ONES, len(views_TR2)
     row, at, side_at, blank_until = 0, begin, 0, begin
     while at < end and row < len(starts_R):
         start, field, fault, newlines, side_before = at, 0, 0, 0, side_at
@@ -195,24 +212,42 @@ def split_records(  # noqa: PLR0915, PLR0917
                 newlines += breaks
             else:
                 text = at
-                text_end, what, at = _plain(data, text, end, final, delimiter)
-                record_end = text_end
+                place = 8
+                while place == 8 and at < end:
+                    place = _place_of(_load64(data, at), delimiters)
+                    at += place
+                text_end = at = min(at, end)
+                record_end = at
+                if at == end and not final:
+                    what = _CUT_OFF
+                elif at < end and data[at] == _QUOTE:
+                    what = _MISPLACED
+                elif at < end and data[at] == delimiter:
+                    at += 1
+                else:
+                    what = _RECORD_END
+                    at = min(at + 1, end)
+                    if text_end > text and data[text_end - 1] == _RETURN:
+                        text_end -= 1
+                        record_end -= 1
             if what <= _RECORD_END and field < num_fields and slots_F[field] >= 0:
                 slot, size, state = slots_F[field], text_end - text, VALID
-                number = slot - len(views_TR2)
-                head, tail = _U(0), _U(0)
+                number = slot - num_texts
+                first = _load64(data, text)
                 if doubled:
-                    side_end = _undouble(data, text, text_end, side, side_at)
-                    size = side_end - side_at
-                    head, tail = _view(side, side_at, size, 1, side_at)
-                    side_at = side_end
-                elif number < 0 or _U(size) <= longest_null:
-                    head, tail = _view(data, text, size, 0, text)
+                    where, side_at = side_at, _undouble(data, text, text_end, side, side_at)
+                    size = side_at - where
+                    head, tail = _view(_load64(side, where), _load64(side, where + 8), size, 1, where)
+                else:
+                    head, tail = _view(first, _load64(data, text + 8), size, 0, text)
                 if number < 0:
                     views_TR2[slot, row, 0] = head
                     views_TR2[slot, row, 1] = tail
                 else:
-                    numbers_NR[number, row], fits = _whole_number(data, text, text_end)
+                    value, fits = _eight_digits(first, min(max(size, 1), 8))
+                    if not fits or size > 8 or size == 0:
+                        value, fits = _whole_number(data, text, text_end)
+                    numbers_NR[number, row] = value
                     state = VALID if fits else MISFIT
                 if _U(size) <= longest_null:
                     for null in range(len(nulls_X2)):
