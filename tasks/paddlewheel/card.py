@@ -15,6 +15,7 @@ import jinja2
 import yaml
 
 from paddlewheel.card_data import data_view, reasons_of, row_counts
+from paddlewheel.card_drift import drift_view
 from paddlewheel.card_evaluation import holdout_view, interval, metric_tiles, number, slice_views
 from paddlewheel.card_training import TrainingRecord, read_training, training_view
 from paddlewheel.lineage import ancestors, manifest_key, nearest
@@ -34,7 +35,13 @@ from paddlewheel.storage import Store, digest_file
 
 CARD = "card.html"
 TEMPLATE = Path(__file__).with_name("card_template.html")
-CODE = tuple(f"paddlewheel.{name}" for name in ("card", "card_data", "card_evaluation", "card_plots", "card_training"))
+CODE = tuple(
+    f"paddlewheel.{name}"
+    for name in (
+        "card", "card_data", "card_drift", "card_evaluation", "card_histograms", "card_plots", "card_training",
+        "data.champion_drift", "data.drift", "data.drift_words", "data.table_statistics", "data.window_statistics",
+    )
+)  # fmt: skip
 MOST_REASONS = 3
 log = logging.getLogger(__name__)
 
@@ -139,7 +146,8 @@ def render_card(recipe: Recipe, story: Story, record: TrainingRecord, *, store: 
         verdict=_verdict(story),
         tiles=[*metric_tiles(facts), *_count_tiles(story, training)],
         checks=_checks(story.verdict),
-        data=data_view(story.by_kind),
+        data=data_view(story.by_kind, store),
+        drift=drift_view(recipe, story.by_kind["validated"][0], (facts["champion"] or {}).get("run"), store),
         training=training,
         holdout=holdout_view(facts, story.evaluation, store, question=question),
         question=question,

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from paddlewheel.manifest import Manifest
+from paddlewheel.storage import Store
 
 MOST_REASONS = 12
+MOST_EXAMPLES = 5
 
 
-def data_view(by_kind: dict[str, list[Manifest]]) -> dict[str, Any]:
+def data_view(by_kind: dict[str, list[Manifest]], store: Store) -> dict[str, Any]:
     """Texts of the section, from the manifests behind a run by their kind."""
     shards, tables = by_kind["shards"][0], by_kind.get("table", [])
     counts = row_counts(by_kind)
@@ -34,6 +36,8 @@ def data_view(by_kind: dict[str, list[Manifest]]) -> dict[str, Any]:
         "joins": joins,
         "sources": _sources(tables),
         "refusals": _refusals(tables),
+        "refused_examples": _refused_examples(by_kind["validated"][0], store),
+        "unreadable": _unreadable(tables),
     }
 
 
@@ -70,13 +74,34 @@ def share(rows: int, of: int) -> str:
 def _sources(tables: Iterable[Manifest]) -> list[dict[str, str]]:
     sums: dict[str, list[int]] = {}
     for table in tables:
-        total = sums.setdefault(table.facts["source"], [0, 0, 0])
-        for index, value in enumerate((1, table.facts["rows"], table.facts["refused"])):
+        facts = table.facts
+        total = sums.setdefault(facts["source"], [0, 0, 0, 0])
+        unreadable = len(facts["unreadable"])
+        for index, value in enumerate((len(facts["files"]) + unreadable, facts["rows"], facts["refused"], unreadable)):
             total[index] += value
     return [
-        {"name": name, "files": f"{files:,}", "rows": f"{rows:,}", "refused": f"{refused:,}"}
-        for name, (files, rows, refused) in sums.items()
+        {
+            "name": name,
+            "files": f"{files:,}",
+            "rows": f"{rows:,}",
+            "refused": f"{refused:,}",
+            "unreadable": f"{unreadable:,}",
+        }
+        for name, (files, rows, refused, unreadable) in sums.items()
     ]
+
+
+def _refused_examples(validated: Manifest, store: Store) -> list[str]:
+    from paddlewheel.data.limits import refusal_examples
+
+    return refusal_examples(validated.files, store, most=MOST_EXAMPLES)
+
+
+def _unreadable(tables: Iterable[Manifest]) -> list[str]:
+    """The first files in quarantine with their reasons, then how many more."""
+    told = [f"{file['path']}: {file['reason']}" for table in tables for file in table.facts["unreadable"]]
+    more = [f"… and {len(told) - MOST_EXAMPLES:,} more"] if len(told) > MOST_EXAMPLES else []
+    return told[:MOST_EXAMPLES] + more
 
 
 def _refusals(tables: Iterable[Manifest]) -> list[dict[str, str]]:

@@ -133,6 +133,11 @@ def test_whole_numbers_are_exact_when_beyond_what_a_float_holds() -> None:
     assert found.counts() == {2**53 + 1: 1, -(2**63): 1, 2**63 - 1: 1}
 
 
+def test_quantile_is_nothing_but_zero_when_floats_are_zero() -> None:
+    found = one([0.0] * 1100 + [float(number) for number in range(1, 1100)], "float64")
+    assert (found.level, found.quantile(0.2)) == (1, 0.0)
+
+
 def test_values_are_missing_when_they_are_not_finite() -> None:
     found = one([1.0, float("nan"), float("inf"), None, -0.0, 0.0], "float64")
     assert (found.missing, found.minimum, found.maximum) == (3, 0.0, 1.0)

@@ -137,7 +137,14 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
                 kind="table",
                 name="t",
                 key="t",
-                facts={"source": carrier, "rows": 2141, "refused": 9, "reasons": {f"bad: {carrier}": 9}},
+                facts={
+                    "source": carrier,
+                    "rows": 2141,
+                    "refused": 9,
+                    "reasons": {f"bad: {carrier}": 9},
+                    "files": [{"path": "a.csv"}],
+                    "unreadable": [{"path": f"{carrier}.csv", "reason": f"cut off: {carrier}"}],
+                },
             )
         ]
         story = Story(

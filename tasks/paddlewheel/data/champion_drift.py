@@ -23,7 +23,6 @@ from paddlewheel.recipe import Recipe, dump
 from paddlewheel.storage import Store
 
 CODE: Final = tuple(f"paddlewheel.data.{name}" for name in ("champion_drift", "drift", "drift_measures", "drift_words"))
-MAX_TOLD: Final = 5
 OVER: Final = "champion"
 log = logging.getLogger(__name__)
 
@@ -85,10 +84,14 @@ def _compare(recipe: Recipe, validated: Manifest, theirs: Manifest, *, store: St
                     failures.append(f"{sentence}. {way_out(one, column)}")
                 else:
                     told.append(sentence)
-    for line in told[:MAX_TOLD]:
-        log.warning("validate: against the champion's data: %s", line)
-    if len(told) > MAX_TOLD:
-        log.warning("validate: … and %d more columns: the card shows them", len(told) - MAX_TOLD)
+    if told:
+        short = ", ".join(
+            f"{one.source}.{one.column} ({name} {one.measures[name]:.2g})" for one in drifts for name in one.warned[:1]
+        )
+        log.warning(
+            "validate: further from the champion's data (%s) than the recipe's limits: %s",
+            theirs.facts["partition"], short,
+        )  # fmt: skip
     folder = drift_folder(recipe, store, key_of(validated), key_of(theirs))
     return Manifest(
         kind="drift",

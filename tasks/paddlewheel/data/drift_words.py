@@ -61,10 +61,12 @@ def describe(column: ColumnStatistics) -> str:
 
 
 def plain(number: float | None) -> str:
-    """A number to four digits, as people write it: `1,002`, `0.0123`, `1.2e+09`."""
+    """A number to four digits, as people write it: `1002`, `18,990`, `0.0123`, `1.2e+09`."""
     if number is None:
         return "none"
     rounded = float(f"{number:.4g}")
     if rounded == 0 or 1e-4 <= abs(rounded) < 1e9:
-        return f"{rounded:,.0f}" if rounded.is_integer() else f"{rounded:,.10f}".rstrip("0")
+        if not rounded.is_integer():
+            return f"{rounded:.10f}".rstrip("0")
+        return f"{rounded:,.0f}" if abs(rounded) >= 10_000 else f"{rounded:.0f}"  # a year has no comma
     return f"{rounded:g}"

@@ -167,6 +167,8 @@ def bucket_edges(kind: ColumnType, bucket: int) -> tuple[float, float]:
     if kind in ("date", "timestamp"):
         return float(bucket), float(bucket + 1)
     low, high = _edge(kind, abs(bucket)), _edge(kind, abs(bucket) + 1)
+    if kind == "float64" and bucket == 0:
+        return -high, high  # zero, and numbers so small that they have lost precision
     return (low, high) if bucket >= 0 else (1 - high, 1 - low) if kind != "float64" else (-high, -low)
 
 

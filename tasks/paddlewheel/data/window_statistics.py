@@ -17,6 +17,7 @@ PART: Final = "window"  # of a merged statistics file in the `validated` manifes
 ALL_DAYS: Final = "all"  # of a source without days
 QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_VALUES: Final = 5
+MOST_HELD: Final = 64
 MICROSECONDS: Final = 1_000_000
 
 
@@ -33,10 +34,10 @@ class SourceStatistics:
 
 
 def gather(source: Source, files: Sequence[Shard], window: Mapping[str, Any], store: Store) -> SourceStatistics:
-    """Read and merge the statistics of a source's tables, a table at a time. Days beyond the window are left out."""
+    """Read and merge the statistics of a source's tables, some at a time. Days beyond the window are left out."""
     found = [file for file in files if file.facts["source"] == source.name and file.facts["part"] == "statistics"]
-    wholes: dict[str, TableStatistics] = {}
-    days: dict[str, TableStatistics] = {}
+    wholes: dict[str, list[TableStatistics]] = {}
+    days: dict[str, list[TableStatistics]] = {}
     wanted = {day: "train" for day in window["train"]} | {day: "holdout" for day in window["holdout"]}
     for file in sorted(found, key=lambda file: (file.facts["partition"] or "", file.key)):
         day = file.facts["partition"]
@@ -45,11 +46,21 @@ def gather(source: Source, files: Sequence[Shard], window: Mapping[str, Any], st
         statistics = TableStatistics.from_json(store.read(file.key), store.uri(file.key))
         over = [ALL_DAYS] if day is None else [wanted[day], *(["partition"] if day == window["partition"] else [])]
         for name in over:
-            wholes[name] = merge([wholes[name], statistics]) if name in wholes else statistics
+            _add(wholes.setdefault(name, []), statistics)
         if day is not None:
-            bare = comparable(statistics, day)
-            days[day] = merge([days[day], bare]) if day in days else bare
-    return SourceStatistics(source=source, merged=wholes, days=days)
+            _add(days.setdefault(day, []), comparable(statistics, day))
+    return SourceStatistics(
+        source=source,
+        merged={name: merge(parts) for name, parts in wholes.items()},
+        days={day: merge(parts) for day, parts in days.items()},
+    )
+
+
+def _add(parts: list[TableStatistics], one: TableStatistics) -> None:
+    """Hold a few and merge them at once: merging each into the sum would cost the sum's size every time."""
+    parts.append(one)
+    if len(parts) > MOST_HELD:
+        parts[:] = [merge(parts)]
 
 
 def publish_merged(found: Sequence[SourceStatistics], folder: str, store: Store) -> list[Shard]:
