@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -138,6 +139,35 @@ def test_a_night_on_s3_is_found_done_and_verified(world: World) -> None:
     copy = Path(card.partition("(a copy: ")[2].rstrip(")"))
     assert copy.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert world.run("models", "list", "--root", world.remote, "--json").stdout.count('"champion": 1') == 1
+
+
+def test_a_night_survives_that_the_server_is_killed_and_comes_back(world: World, s3_server: S3Server) -> None:
+    root = f"{world.remote}-killed"
+    settings = (f"data.landing={world.landings[world.remote]}", *SMALL)
+    command = [sys.executable, "-m", "paddlewheel.cli", "run", str(RECIPE), "--partition", DAY, "--root", root]
+    night = subprocess.Popen(
+        [*command, "--set", *settings],
+        env=world.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert night.stderr is not None
+    deaths = ["shard: labels", "epoch 1/2", "export: "]
+    told = []
+    for line in night.stderr:
+        told.append(line)
+        if deaths and deaths[0] in line:
+            deaths.pop(0)
+            s3_server.kill()
+            time.sleep(2)
+            s3_server.start()
+    assert night.wait() == 0, "".join(told)
+    assert deaths == []
+    ours, theirs = open_store(root), open_store(world.remote)
+    for kind in (*BY_CONTENT, "result"):
+        found = sorted(files_of(manifest) for manifest in manifests(ours, kind).values())
+        assert found == sorted(files_of(manifest) for manifest in manifests(theirs, kind).values()), kind
 
 
 def test_the_same_night_elsewhere_needs_no_more_than_the_bucket(world: World, tmp_path: Path) -> None:
