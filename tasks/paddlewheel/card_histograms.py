@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from paddlewheel.data.drift_words import describe, plain
+from paddlewheel.data.drift_words import describe, plain, shortened
 from paddlewheel.data.table_statistics import ColumnStatistics, Value, bucket_edges
 
 WIDTH, HEIGHT, BASE = 240, 104, 86
@@ -134,7 +134,7 @@ def _value_bars(seen: Sequence[Seen]) -> tuple[list[Markup], int]:
     parts = []
     for row, name in enumerate(names):
         top = row * ROW + 2
-        parts.append(_label(_shortened(name), top))
+        parts.append(_label(shortened(name, MOST_LETTERS), top))
         for position, one in enumerate(seen):
             at = round(shares[position][row] / most * room, 1)
             if position == 0 and one.look == "train":
@@ -160,11 +160,6 @@ def _value_shares(column: ColumnStatistics, names: Sequence[Value]) -> list[floa
     counts = column.counts()
     found = [counts.get(name, 0) / column.present for name in names]
     return [*found, max(0.0, 1 - sum(found))]
-
-
-def _shortened(value: Value) -> str:
-    text = "".join(letter if letter.isprintable() else "·" for letter in str(value)) or "(empty)"
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
 def _told(kind: str, value: float) -> str:

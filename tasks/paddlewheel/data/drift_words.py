@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from paddlewheel.data.drift import ColumnDrift, limits_of
-from paddlewheel.data.table_statistics import ColumnStatistics
+from paddlewheel.data.table_statistics import ColumnStatistics, Value
 from paddlewheel.recipe_data import Column, Drift
 
 NAMES: Final = {
@@ -16,6 +16,7 @@ NAMES: Final = {
     "new": "share of new values",
 }
 MOST_VALUES: Final = 3
+MOST_LETTERS: Final = 24
 
 
 def drift_sentence(
@@ -49,7 +50,8 @@ def describe(column: ColumnStatistics) -> str:
     """`1,021 rows, 1.2% missing, median 5 (5 to 95%: 1 to 9)`."""
     told = [f"{column.rows:,} rows", f"{column.missing_share:.1%} missing"]
     if column.type in ("string", "bool") and column.present:
-        top = ", ".join(f"{value} {rows / column.present:.0%}" for value, rows in column.top(MOST_VALUES))
+        frequent = column.top(MOST_VALUES)
+        top = ", ".join(f"{shortened(value, MOST_LETTERS)} {rows / column.present:.0%}" for value, rows in frequent)
         told.append(f"{column.distinct:,} values ({top})")
     elif column.type in ("date", "timestamp") and column.histogram:
         first, last = min(column.histogram), max(column.histogram)
@@ -70,3 +72,9 @@ def plain(number: float | None) -> str:
             return f"{rounded:.10f}".rstrip("0")
         return f"{rounded:,.0f}" if abs(rounded) >= 10_000 else f"{rounded:.0f}"  # a year has no comma
     return f"{rounded:g}"
+
+
+def shortened(value: Value, most: int) -> str:
+    """A value on one line, what cannot be printed as a dot, cut at so many letters."""
+    text = "".join(letter if letter.isprintable() else "·" for letter in str(value)) or "(empty)"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
