@@ -7,6 +7,7 @@ from airflow.sdk import DAG, Param
 from chain_wiring import PICTURE, RECIPES, read_recipe_tree, wire_chain
 
 NAMES = sorted(path.name for path in RECIPES.glob("*.yaml"))
+DEFAULT = "flights_delay.yaml"
 TITLES = {name: read_recipe_tree(RECIPES / name).get("title", name) for name in NAMES}
 
 with DAG(
@@ -23,7 +24,7 @@ One of the recipes in `recipes/`, for the partition of your choice, with any fie
 
 # After the tasks: Airflow copies the params that a DAG has into each task, and validates every copy again and again.
 dag.params = {
-    "recipe": Param(NAMES[0], type="string", enum=NAMES, values_display=TITLES, title="Recipe", section="Work"),
+    "recipe": Param(DEFAULT, type="string", enum=NAMES, values_display=TITLES, title="Recipe", section="Work"),
     "partition": Param(
         None,
         type=["null", "string"],
