@@ -26,7 +26,7 @@ STATISTICS_NAME: Final = "statistics.json"
 class GroupFile:
     """A file of a group. name: its path in the landing folder, for messages and refusals; path: its local bytes.
 
-    A query has a name and no path; version: what `readers.sql.version_of` said when it was planned.
+    A query has a name and no path; version: what `readers.sql.versions_of` said when it was planned.
     """
 
     name: str

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from paddlewheel.data.groups import SourceFile
+from paddlewheel.data.readers.sql_query import is_by_day
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Source
 from paddlewheel.storage import Store, open_store, uri_to_path
@@ -81,7 +82,7 @@ def list_sources(landing: Store, sources: Iterable[Source]) -> dict[str, Listing
 def by_day(source: Source) -> bool:
     """Whether a source has rows of its own for each day."""
     if source.sql is not None:
-        return "{start}" in source.sql.query or "{end}" in source.sql.query
+        return is_by_day(source.sql)
     return PARTITION in source.path
 
 

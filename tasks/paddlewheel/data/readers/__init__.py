@@ -27,7 +27,7 @@ class ReadJob:
     """One file to read. name: its path in the landing folder, for messages and refusals; path: its local bytes.
 
     partition: the day that it was planned for, None for a source without days. A query has no path; version: what its
-    `readers.sql.version_of` said when it was planned, so that rows that changed since are not read as the planned ones.
+    `readers.sql.versions_of` said when it was planned: rows that changed since are not read as the planned ones.
     beside: the local bytes of another of the source's planned files, by its path, for a file that names others.
     """
 

@@ -53,18 +53,12 @@ class Session(Protocol):
         """End the transaction and the connection."""
 
 
-def version_of(sql: Sql, start: datetime.date | None, end: datetime.date | None) -> str:
-    """What the rows between `start` (inclusive) and `end` are known by: the version query's row, or their number.
-
-    Raises RecipeError for a connection that is not there, StorageError for a database that cannot be reached,
-    DataError for one that refuses.
-    """
-    with open_session(sql) as session:
-        return _version(session, sql, _bounds(start, end))
-
-
 def versions_of(sql: Sql, partitions: Sequence[str | None]) -> list[str]:
-    """`version_of` each of these days (None: of a query without days), all of one moment, over one connection."""
+    """What a query's rows of each of these days (None: of all) are known by: the version query's row, or their number.
+
+    All are of one moment. Raises RecipeError for a connection that is not there, StorageError for a database that
+    cannot be reached, DataError for one that refuses.
+    """
     with open_session(sql) as session:
         return [_version(session, sql, day_bounds(partition)) for partition in partitions]
 
@@ -74,13 +68,13 @@ def day_bounds(partition: str | None) -> Bounds:
     if partition is None:
         return {}
     day = datetime.date.fromisoformat(partition)
-    return _bounds(day, day + datetime.timedelta(days=1))
+    return {"start": day, "end": day + datetime.timedelta(days=1)}
 
 
 def read(job: ReadJob) -> Iterator[Chunk]:
     """The query's rows of the job's day, in an order that does not depend on the database.
 
-    Raises what `version_of` does, and DataError where the rows are of another version than `job.version`, or the
+    Raises what `versions_of` does, and DataError where the rows are of another version than `job.version`, or the
     query lacks a required column.
     """
     source, sql = job.source, job.source.sql
@@ -128,10 +122,6 @@ def connection_of(sql: Sql) -> tuple[Connection, str]:
         return parse_connection(sql.connection), "in the recipe"
     except ValueError as error:
         raise RecipeError(f"sql.connection: {sql.connection!r} is not a URL: {error}") from error
-
-
-def _bounds(start: datetime.date | None, end: datetime.date | None) -> Bounds:
-    return {name: day for name, day in (("start", start), ("end", end)) if day is not None}
 
 
 def _version(session: Session, sql: Sql, bounds: Bounds) -> str:

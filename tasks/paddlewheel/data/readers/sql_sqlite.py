@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from paddlewheel.connections import Connection
-from paddlewheel.data.readers.sql_query import Bound, bare, bind, ordered, quote_name
+from paddlewheel.data.readers.sql_query import Bound, bare, bind, quote_name
 from paddlewheel.errors import DataError, PaddlewheelError, RecipeError, StorageError
 from paddlewheel.recipe_data import Column, Source
 
@@ -71,13 +71,12 @@ class SqliteSession:
 
         names = self.columns(query)
         columns = [column for column in source.columns if column.name in names]
-        if order:
-            query = ordered(query, [f"source.{quote_name(name)} COLLATE BINARY NULLS FIRST" for name in order])
         picked = ", ".join(expression for column in columns for expression in _expressions(column))
         with_bytes = any(column.type == "binary" for column in columns)
         rows = BATCH_ROWS_OF_BYTES if with_bytes else BATCH_ROWS
         self._cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
-        self._run(_bind(f"SELECT {picked} FROM (\n{bare(query)}\n) AS source"), bounds)
+        by = ", ".join(f"source.{quote_name(name)} COLLATE BINARY NULLS FIRST" for name in order)
+        self._run(_bind(f"SELECT {picked} FROM (\n{bare(query)}\n) AS source{by and f' ORDER BY {by}'}"), bounds)
         try:
             for batch in self._cursor.fetch_record_batch():
                 batch.validate(full=True)  # SQLite keeps texts that are not UTF-8
