@@ -12,7 +12,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
+from stat import S_ISREG
 
 import xxhash
 
@@ -74,7 +76,7 @@ class LocalStore:
         try:
             with os.scandir(folder) as entries:
                 found = [
-                    (entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
+                    (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
                     for entry in entries
                     if not entry.name.startswith((PREFIX, ".lock-"))
                 ]
@@ -82,13 +84,17 @@ class LocalStore:
             return
         except OSError as error:
             raise StorageError(f"cannot list {path_to_uri(Path(folder))}: {error.strerror}") from error
-        for name, entry in sorted(found, key=lambda one: one[0]):
-            if name.endswith("/"):
+        found.sort(key=itemgetter(0))
+        for name, entry in found:
+            if name[-1] == "/":
                 yield from self._walk(entry.path, prefix + name)
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.is_file():
-                        yield _describe(prefix + name, entry.stat())
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue
+            if S_ISREG(status.st_mode):
+                yield _describe(prefix + name, status)
 
     def children(self, prefix: str) -> Sequence[str]:
         try:

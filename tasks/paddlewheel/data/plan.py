@@ -26,7 +26,6 @@ from paddlewheel.recipe_data import Join, Source
 from paddlewheel.storage import Store
 
 MAX_TOLD = 5
-LEFTOVER_SECONDS = 24 * 3600
 CODE = tuple(f"paddlewheel.data.{name}" for name in ("plan", "listing", "groups"))
 log = logging.getLogger(__name__)
 Files = Mapping[str | None, Sequence[SourceFile]]
@@ -40,7 +39,6 @@ def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
     day = parse_partition(partition)
     train, holdout = window_days(day, recipe.data.window.train_days, recipe.data.window.holdout_days)
     landing = open_landing(store, recipe.data.landing)
-    _sweep(store)
     sources = sources_of(recipe)
     listings = list_sources(landing, [source for source in sources.values() if source.sql is None])
     window = [*train, *holdout]
@@ -192,17 +190,6 @@ def _count(groups: Sequence[FileGroup]) -> dict[str, int]:
         "groups": len(groups),
         "known": sum(group.known for group in groups),
     }
-
-
-def _sweep(store: Store) -> None:
-    """Remove what writers that died left behind; a store that refuses is told of where it matters."""
-    try:
-        swept = store.sweep(LEFTOVER_SECONDS)
-    except StorageError as error:
-        log.warning("plan: leftovers of dead writers could not be swept: %s", error)
-        return
-    if swept:
-        log.info("plan: %d leftovers of dead writers removed", len(swept))
 
 
 def _check_days(source: Source, landing: Store, listing: Listing, partition: str, days: list[str]) -> None:
