@@ -1,4 +1,4 @@
-"""The same rows, however they are split over files, formats, groups and batches: one and the same data.
+"""The same rows, however they are split over files, formats, groups, batches and workers: one and the same data.
 
 Real landing files through the whole data chain. What must not differ: the statistics of each source, the fitted
 features, and the bytes of shards and packed rows.
@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data import groups
+from paddlewheel.data import groups, ingest
 from paddlewheel.data.table_statistics import TableStatistics, merge
 from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.local_store import LocalStore
@@ -80,7 +80,7 @@ PLANES: list[Row] = [{"tail": f"N{number}", "seats": None if number == 2 else 10
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-    """How to split: the files of a day's trips, of a day's weather, and of the planes; and what groups and batches."""
+    """How to split: files of a day of trips, of a day of weather, of the planes; then groups, batches and workers."""
 
     kind: str
     by: str
@@ -88,6 +88,7 @@ class Split:
     num_files: tuple[int, int, int]
     group_files: int
     num_batches: int
+    num_workers: int
 
 
 SPLITS = st.builds(
@@ -98,6 +99,7 @@ SPLITS = st.builds(
     num_files=st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 2)),
     group_files=st.integers(1, 3),
     num_batches=st.integers(1, 2),
+    num_workers=st.integers(1, 3),
 )
 
 
@@ -174,16 +176,16 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     parts = {f"trips/{day}": [rows_of(day)] for day in DAYS} | {f"weather/{day}": [weather_of(day)] for day in DAYS}
     parts["planes"] = [PLANES]
     folder = tmp_path_factory.mktemp("together")
-    how = Split(kind="csv", by="content", seed=0, num_files=(1, 1, 1), group_files=1_000, num_batches=1)
+    how = Split(kind="csv", by="content", seed=0, num_files=(1, 1, 1), group_files=1_000, num_batches=1, num_workers=1)
     return {by: outcome(folder / by, dataclasses.replace(how, by=by), parts) for by in ("content", "label")}
 
 
 @pytest.mark.slow
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(how=SPLITS)
-@example(Split(kind="csv", by="label", seed=1, num_files=(5, 3, 2), group_files=2, num_batches=2))
-@example(Split(kind="jsonl", by="content", seed=2, num_files=(3, 2, 1), group_files=1, num_batches=1))
-@example(Split(kind="parquet", by="label", seed=3, num_files=(4, 1, 2), group_files=3, num_batches=3))
+@example(Split(kind="csv", by="label", seed=1, num_files=(5, 3, 2), group_files=2, num_batches=2, num_workers=1))
+@example(Split(kind="jsonl", by="content", seed=2, num_files=(3, 2, 1), group_files=1, num_batches=1, num_workers=3))
+@example(Split(kind="parquet", by="label", seed=3, num_files=(4, 1, 2), group_files=3, num_batches=3, num_workers=2))
 def test_statistics_features_and_shards_are_the_same_when_rows_are_split_in_any_way(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, together: dict[str, Any], how: Split
 ) -> None:
@@ -193,6 +195,8 @@ def test_statistics_features_and_shards_are_the_same_when_rows_are_split_in_any_
     parts["planes"] = split(PLANES, draw, how.num_files[2])
     monkeypatch.setattr(groups, "GROUP_FILES", how.group_files)
     monkeypatch.setattr(groups, "BATCH_BYTES", 1)
+    monkeypatch.setattr(ingest, "READER_BYTES", 1)
+    monkeypatch.setattr(ingest, "num_cores", lambda: how.num_workers)
     assert outcome(tmp_path_factory.mktemp("split"), how, parts) == together[how.by]
 
 
