@@ -31,6 +31,7 @@ from paddlewheel.storage import digest_file
 KEPT_SECONDS = 3600.0
 BOUND_SHARE = 0.25  # of the whole file system
 NAME_BYTES = 255
+OTHER_FOLDER = "name another cache folder with $XDG_CACHE_HOME"
 OBJECTS, LOCKS, STAGING = CACHE_ROOMS = ("objects", "locks", "staging")
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class ObjectCache:
                     return path, digest
                 log.warning("the cached copy %s is damaged (its digest is not %s); it is fetched again", path, digest)
                 self._remove(entry)
-            with writing(str(self.folder)), self._temporary() as folder:
+            with writing(str(self.folder), elsewhere=OTHER_FOLDER), self._temporary() as folder:
                 digest = download(folder / "new")
                 path = self._place(folder, entry, name, digest)
         self._make_room(path.stat().st_size)
@@ -133,7 +134,7 @@ class ObjectCache:
     def _locked(self, entry: Path, *, wait: bool = True) -> Iterator[None]:
         """Raises BlockingIOError where the entry is in use and is not waited for."""
         locks = self.folder / LOCKS
-        with writing(str(self.folder)):
+        with writing(str(self.folder), elsewhere=OTHER_FOLDER):
             locks.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (locks / entry.name[:3]).open("a")
         with lock:

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.leftovers import remove_leftovers
-from paddlewheel.object_cache import CACHE_ROOMS, STAGING, ObjectCache, default_folder
+from paddlewheel.object_cache import CACHE_ROOMS, OTHER_FOLDER, STAGING, ObjectCache, default_folder
 from paddlewheel.s3_bucket import S3Bucket
 from paddlewheel.s3_errors import code_of, is_transient, is_unmet, pause
 from paddlewheel.s3_upload import DIGEST, MULTIPART_BYTES, WRITER, WRITTEN, Body, describe, put, put_parts
@@ -132,7 +132,7 @@ class S3Store:
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
         folder = self.cache.folder / STAGING
-        return staging_folder(folder, path_to_uri(folder))
+        return staging_folder(folder, path_to_uri(folder), elsewhere=OTHER_FOLDER)
 
     def sweep(self, older_than_seconds: float) -> Sequence[str]:
         """Uploads in parts that nobody completed, and what dead writers left in this machine's cache."""

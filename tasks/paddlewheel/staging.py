@@ -14,23 +14,24 @@ from paddlewheel.errors import PaddlewheelError, StorageError
 from paddlewheel.leftovers import PREFIX, held
 
 PROBE_BYTES = 1 << 18
+OTHER_ROOT = "name another store with --root"
 WAYS_OUT = {
     errno.ENOSPC: "free some space, then run the same command again: nothing half-written was left",
     errno.EDQUOT: "the quota is used up; raise it, then run the same command again",
-    errno.EACCES: "give this user the right to write there, or name another store with --root",
-    errno.EPERM: "give this user the right to write there, or name another store with --root",
-    errno.EROFS: "the file system is read-only; name another store with --root",
+    errno.EACCES: "give this user the right to write there, or {elsewhere}",
+    errno.EPERM: "give this user the right to write there, or {elsewhere}",
+    errno.EROFS: "the file system is read-only; {elsewhere}",
 }
 
 
 @contextlib.contextmanager
-def staging_folder(parent: Path, where: str) -> Iterator[Path]:
+def staging_folder(parent: Path, where: str, *, elsewhere: str = OTHER_ROOT) -> Iterator[Path]:
     """A new folder below `parent`, gone at the end with whatever is left in it; a full disk is told with `where`."""
-    with writing(f"{where}/{PREFIX}"):
+    with writing(f"{where}/{PREFIX}", elsewhere=elsewhere):
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
-        with writing(f"{where}/{folder.name}"), held(folder):
+        with writing(f"{where}/{folder.name}", elsewhere=elsewhere), held(folder):
             try:
                 yield folder
             except Exception as error:
@@ -43,15 +44,18 @@ def staging_folder(parent: Path, where: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def writing(where: str) -> Iterator[None]:
-    """Raises StorageError that names `where` and the way out, for what a disk refused in this block."""
+def writing(where: str, *, elsewhere: str = OTHER_ROOT) -> Iterator[None]:
+    """Raises StorageError that names `where` and the way out, for what a disk refused in this block.
+
+    `elsewhere` says how another place is named.
+    """
     try:
         yield
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else _disk_fault(str(error))
         if number is None:
             raise
-        way_out = WAYS_OUT.get(number, "nothing half-written was left")
+        way_out = WAYS_OUT.get(number, "nothing half-written was left").format(elsewhere=elsewhere)
         raise StorageError(f"cannot write {where}: {os.strerror(number)}; {way_out}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from paddlewheel.errors import StorageError
 from paddlewheel.object_cache import ObjectCache
 
 
@@ -110,3 +112,19 @@ def test_a_long_name_keeps_its_end(tmp_path: Path) -> None:
     path, _ = ObjectCache(folder=tmp_path).fetch("0", "ü" * 200 + ".parquet", writes(b"abc"))
     assert path.name.endswith("üü.parquet")
     assert len(path.name.encode()) <= 255
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "no folder").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot write \S+/no folder: Not a directory"):
+        ObjectCache(folder=tmp_path / "no folder").fetch("0", "0", writes(b"abc"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system read-only, which only root can")
+def test_a_read_only_cache_is_told_with_the_way_out(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with pytest.raises(StorageError, match=r"read-only; name another cache folder with \$XDG_CACHE_HOME"):
+            ObjectCache(folder=tmp_path).fetch("0", "0", writes(b"abc"))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

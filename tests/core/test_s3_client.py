@@ -8,6 +8,8 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.s3_client import build_client
@@ -117,6 +119,15 @@ def test_a_root_is_the_same_however_it_is_written() -> None:
         assert store.root == "s3://mine@bucket/the%20root"
         assert store.uri("a b") == "s3://mine@bucket/the%20root/a%20b"
     assert open_store("s3://bucket").uri("a") == "s3://bucket/a"
+
+
+@given(st.text(min_size=1).filter(lambda key: ".." not in key and not key.startswith("/") and key.isprintable()))
+def test_every_key_comes_back_from_its_uri(key: str) -> None:
+    for root in ("s3://mine@bucket/the%20root", "s3://bucket"):
+        store = open_store(root)
+        uri = store.uri(key)
+        assert uri.isascii()
+        assert store.key(uri) == key
 
 
 def test_opening_a_store_imports_no_boto3() -> None:
