@@ -33,7 +33,13 @@ GROUPS_NAME: Final = "groups.jsonl"  # two lines a group
 SQL_NAME: Final = "sql"  # stands for the path of a source that is a query
 # Of a column, what decides over no row: what it is used for, and how it is judged later.
 LATER_FIELDS: Final = ("known", "unit", "drift")
-TABLE_CODE: Final = tuple(f"paddlewheel.data.{name}" for name in ("group", "schema", "types", "readers"))
+TABLE_CODE: Final = tuple(
+    f"paddlewheel.data.{name}"
+    for name in (
+        "group", "group_pass", "schema", "types", "readers", "compressed", "encoded", "fields", "repeated", "rows",
+        "sketches", "statistics", "table_statistics",
+    )
+)  # fmt: skip
 
 
 class SourceFile(NamedTuple):
