@@ -171,7 +171,7 @@ class GroupPass:
         if len(rows):
             bad = sorted(faults)
             frames = frames_between(frame, bad)
-            num_bytes = text_bytes(frame) - (text_bytes(frame[bad]) if bad else 0)
+            num_bytes = text_bytes(frame, bad)
             held.rows_held.append(_Rows(frames=frames, places=places.to_numpy()[rows], text_bytes=num_bytes))
             held.held_bytes += num_bytes + ROW_BYTES * frame.width * len(rows)
 
