@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import xxhash
 
-from paddlewheel.data import groups
+from paddlewheel.data import groups, samples
 from paddlewheel.data.ingest import ingest, plan_ingest
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.plan import plan
@@ -266,6 +266,27 @@ def test_storage_error_when_a_shards_hash_is_not_that_of_its_rows(world: World) 
     path.write_text(json.dumps(tampered))
     with pytest.raises(StorageError, match="the shards of 2013-10-29 have the sample hash 1235, their rows had 1234"):
         make_shards(world)
+
+
+def test_data_error_names_the_days_when_an_id_stands_in_two_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hash that meets itself every day stands for a collision of 64 bits, which nobody can provoke."""
+    monkeypatch.setattr(samples, "hash_each", lambda texts: np.arange(7, 7 + len(texts), dtype=np.uint64))
+    world.write_days(DAYS[0], 4)
+    with pytest.raises(
+        DataError, match="6 sample ids stand for more than one row of the window, 0x7 of 2013-10-28 and"
+    ):
+        make_shards(world)
+
+
+def test_the_log_tells_of_empty_shards_when_a_day_has_fewer_files(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write_days(DAYS[0], 4)
+    with caplog.at_level("WARNING"):
+        make_shards(world, data__sharding__by="size", data__sharding__shards_per_day=3)
+    assert "shard: 2 of 3 shards of 2013-10-31 are empty: it has fewer files; shard by content, or lower" in caplog.text
 
 
 def test_row_numbers_run_over_a_days_tables_in_the_order_of_paths_when_rows_have_no_key(
