@@ -69,7 +69,7 @@ class LocalStore:
         """Folders that are symbolic links are not entered; folders that cannot be read are an error."""
         start = self._path(prefix)
         key = start.relative_to(self.folder).as_posix()
-        yield from self._walk(str(start), "" if key == "." else f"{key}/")
+        return self._walk(str(start), "" if key == "." else f"{key}/")
 
     def _walk(self, folder: str, prefix: str) -> Iterator[Stat]:
         """What is below `folder`, sorted as whole keys are: a folder stands where its name with a slash does."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
+
+import xxhash
 
 from paddlewheel.data.datasets import dataset_folder
 from paddlewheel.data.readers import READERS
@@ -57,7 +59,8 @@ class SourceFile(NamedTuple):
 class FileGroup:
     """Files of one source and day (None: a source without days) that become one table.
 
-    receipt: the folder of what says which table; known: it was there when the plan was made.
+    receipt: the folder of what says which table; known: it was there when the plan was made. listed: the files as
+    JSON, kept since a plan needs them twice.
     """
 
     source: str
@@ -65,6 +68,7 @@ class FileGroup:
     files: tuple[SourceFile, ...]
     receipt: str
     known: bool
+    listed: str = field(default="", repr=False, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -80,7 +84,7 @@ class FileGroup:
     def to_lines(self) -> str:
         """Two lines of the plan's file of groups: what the group is, and its files."""
         head = (self.source, self.partition, self.receipt, self.known, len(self.files))
-        return f"{json.dumps(head)}\n{json.dumps(self.files)}\n"
+        return f"{json.dumps(head)}\n{self.listed or json.dumps(self.files)}\n"
 
     @staticmethod
     def from_lines(head: bytes, files: bytes) -> FileGroup:
@@ -97,6 +101,9 @@ class FileGroup:
 
 def cut_groups(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
     """Files, sorted by path, in groups of at most GROUP_BYTES and GROUP_FILES; a larger file is a group of its own."""
+    if len(files) <= GROUP_FILES and sum([file.bytes for file in files]) <= GROUP_BYTES:
+        yield from [tuple(sorted(files))] if files else ()
+        return
     group: list[SourceFile] = []
     size = 0
     for file in sorted(files):
@@ -118,9 +125,17 @@ def build_groups(
     groups = []
     for day, files in days.items():
         for some in [tuple(files)] if has_table(source) else cut_groups(files):  # a table with all that it names
-            key = derive_key("receipt", place, day, some)
-            receipt = dataset_folder(recipe, f"{source.name}.receipts", key)
-            groups.append(FileGroup(source=source.name, partition=day, files=some, receipt=receipt, known=key in known))
+            listed = json.dumps(some)
+            key = derive_key("receipt", place, day, xxhash.xxh3_128_hexdigest(listed.encode()))
+            group = FileGroup(
+                source=source.name,
+                partition=day,
+                files=some,
+                receipt=dataset_folder(recipe, f"{source.name}.receipts", key),
+                known=key in known,
+                listed=listed,
+            )
+            groups.append(group)
     return groups
 
 

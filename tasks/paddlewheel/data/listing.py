@@ -9,7 +9,7 @@ import datetime
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,7 +36,7 @@ TOKENS: Final = re.compile(r"\{partition\}|\*+|\?|[^*?{]+|\{")
 class Listing:
     """A source's files by day, as the landing folder lists them; `single` for a source of one set of files."""
 
-    days: Mapping[str, list[SourceFile]] = field(default_factory=dict)
+    days: dict[str, list[SourceFile]] = field(default_factory=dict)
     single: list[SourceFile] = field(default_factory=list)
 
     @property
@@ -58,7 +58,7 @@ def list_sources(landing: Store, sources: Iterable[Source]) -> dict[str, Listing
     """
     if landing.root.startswith("file:") and uri_to_path(landing.root).is_file():
         raise DataError(f"the landing folder {landing.root} is a file; name a folder in data.landing")
-    found = {source.name: Listing(days=defaultdict(list)) for source in sources}
+    found = {source.name: Listing() for source in sources}
     folders: dict[str, list[Source]] = defaultdict(list)
     for source in sources:
         if WILD.search(source.path):
@@ -66,16 +66,18 @@ def list_sources(landing: Store, sources: Iterable[Source]) -> dict[str, Listing
         elif (stat := landing.stat(source.path)) is not None and not is_folder(landing, source.path):
             found[source.name].single.append(SourceFile(stat.key, stat.bytes, stat.version))
     for folder, some in folders.items():
-        patterns = [(found[source.name], pattern_of(source.path), PARTITION in source.path) for source in some]
+        patterns = [(found[source.name], pattern_of(source.path).fullmatch, by_day(source)) for source in some]
         for stat in landing.list(folder):
-            for listing, pattern, by_day in patterns:
-                if (match := pattern.fullmatch(stat.key)) is None:
+            for listing, match_whole, daily in patterns:
+                if (match := match_whole(stat.key)) is None:
                     continue
                 file = SourceFile(stat.key, stat.bytes, stat.version)
-                if not by_day:
+                if not daily:
                     listing.single.append(file)
-                elif _is_day(match["day"]):
-                    listing.days[match["day"]].append(file)
+                elif (files := listing.days.get(day := match["day"])) is not None:
+                    files.append(file)
+                elif _is_day(day):
+                    listing.days[day] = [file]
     return found
 
 
