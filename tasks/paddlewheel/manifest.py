@@ -25,6 +25,7 @@ from paddlewheel.storage import ObjectDamaged, Store, digest_file
 MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 VERIFIED_AT_ONCE = 8  # waits for a disk or a server; digests free the interpreter's lock
+VERIFIED_IN_ONE_GO = 1024  # bounds what waits for its turn
 log = logging.getLogger(__name__)
 
 
@@ -146,9 +147,12 @@ def verify(store: Store, manifest: Manifest, *, audit: bool = False) -> None:
 
     Raises StorageError that names each file that differs, and the way out.
     """
+    faults: dict[str, str] = {}
     with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
-        found = pool.map(functools.partial(_fault_of, store, audit=audit), manifest.files)
-        faults = {shard.key: fault for shard, fault in zip(manifest.files, found, strict=True) if fault}
+        for start in range(0, len(manifest.files), VERIFIED_IN_ONE_GO):
+            files = manifest.files[start : start + VERIFIED_IN_ONE_GO]
+            found = pool.map(functools.partial(_fault_of, store, audit=audit), files)
+            faults.update({shard.key: fault for shard, fault in zip(files, found, strict=True) if fault})
     if faults:
         told = "; ".join(f"{store.uri(key)} {fault}" for key, fault in faults.items())
         way_out = _way_out(store, manifest, list(faults))
