@@ -24,6 +24,7 @@ from paddlewheel.recipe_tree import (
     Fault,
     copy_tree,
     faults_of,
+    misread_truths,
     parse_overrides,
     read_yaml,
     set_path,
@@ -60,6 +61,7 @@ def load_recipe(source: Path | Mapping[str, Any], overrides: Sequence[str] | Map
     except pydantic.ValidationError as error:
         faults.extend(faults_of(error))
     if recipe is not None:
+        faults.extend(misread_truths(tree, dump(recipe)))
         faults.extend(check(recipe))
     else:
         faults.extend(_check_despite(tree, faults))

@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from paddlewheel.data.listing import by_day
 from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check_drift import check_drift
@@ -14,6 +15,7 @@ from paddlewheel.recipe_data import SHARDINGS, Column, Join, Source
 from paddlewheel.recipe_tree import Fault, unknown_name
 
 NUMBERS = ("int64", "float64")
+MAX_TOLERANCE_HOURS = 366 * 24
 
 
 def check_sources(recipe: Recipe) -> Iterator[Fault]:
@@ -54,6 +56,9 @@ def _check_column(path: str, column: Column) -> Iterator[Fault]:
 
 
 def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[Fault]:
+    if join.tolerance_hours is not None and join.tolerance_hours > MAX_TOLERANCE_HOURS and by_day(join.source):
+        allowed = f"must be at most {MAX_TOLERANCE_HOURS} (a year): so many days before the window would be read"
+        yield Fault(path=f"{path}.tolerance_hours", value=join.tolerance_hours, allowed=allowed)
     right = {column.name: column for column in join.source.columns}
     for left_name, right_name in join.keys.items():
         if left_name not in left:

@@ -40,6 +40,12 @@ def _check_path(path: str, source: Source, *, by_day: bool) -> Iterator[Fault]:
         yield Fault(path=f"{path}.path", value="", allowed="name the files, or give the source a query by sql")
     elif by_day and "{partition}" not in source.path:
         yield Fault(path=f"{path}.path", value=source.path, allowed="must contain {partition}")
+    parts = source.path.split("/") if source.path else []
+    if any(part in ("", ".", "..") for part in parts):
+        allowed = "must be relative to the landing folder, names with / between them, as trips/{partition}/*.csv"
+        yield Fault(path=f"{path}.path", value=source.path, allowed=allowed)
+    if any("**" in part and part != "**" for part in parts):
+        yield Fault(path=f"{path}.path", value=source.path, allowed="has ** within a name; ** is a name of its own")
     try:
         codecs.lookup(source.encoding)
     except LookupError:

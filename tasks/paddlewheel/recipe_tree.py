@@ -78,6 +78,18 @@ def faults_of(error: pydantic.ValidationError) -> Iterator[Fault]:
             yield Fault(path=path, value=entry["input"], allowed=message[:1].lower() + message[1:])
 
 
+def misread_truths(tree: Any, part: Any, path: str = "") -> Iterator[Fault]:
+    """Where `tree`, as it was written, says true or false and `part`, as it was read, has a number instead."""
+    if isinstance(tree, bool) and not isinstance(part, bool):
+        yield Fault(path=path, value=tree, allowed=f"must be a number, not {str(tree).lower()}")
+    elif isinstance(tree, Mapping) and isinstance(part, Mapping):
+        for name, value in tree.items():
+            yield from misread_truths(value, part.get(name), f"{path}.{name}" if path else str(name))
+    elif isinstance(tree, list | tuple) and isinstance(part, list):
+        for index, (value, read) in enumerate(zip(tree, part, strict=False)):
+            yield from misread_truths(value, read, f"{path}.{index}")
+
+
 def _fields_at(location: Sequence[str | int]) -> list[str]:
     """Field names of the dataclass at a path, walked through the types of `Recipe`."""
     schema = adapter().json_schema()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.data.groups import FileGroup, read_groups
-from paddlewheel.data.plan import plan, recipe_of
-from paddlewheel.errors import DataError, RecipeError
+from paddlewheel.data.plan import newest_day, plan, recipe_of
+from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_check import load_recipe
 
@@ -80,6 +80,55 @@ def test_way_out_is_told_when_there_is_no_landing_folder(world: World) -> None:
         plan(make_recipe(), "2013-10-31", store=world.store)
 
 
+def test_a_folder_is_named_when_it_lies_where_a_file_is_meant(world: World) -> None:
+    world.write_days("2013-10-28", 4)
+    for path in ("planes.csv.gz", "trips/2013-10-30.csv.gz"):
+        (world.landing / path).rename(world.landing / "kept")
+        (world.landing / path).mkdir()
+        with pytest.raises(DataError, match=rf"{path} is a folder: put a file there, or write /\*\* after it") as error:
+            plan(make_recipe(), "2013-10-31", store=world.store)
+        assert error.value.exit_code == 3
+        (world.landing / path).rmdir()
+        (world.landing / "kept").rename(world.landing / path)
+
+
+def test_many_files_a_day_are_one_group_sorted_by_path(world: World) -> None:
+    days = world.write_days("2013-10-28", 4)
+    for day in days:
+        for name in ("b", "a c", "_SUCCESS", ".part.crc"):
+            world.write(f"trips/{day}/{name}.csv.gz", "x")
+    groups = groups_of(world, plan(make_recipe(data__rows__path="trips/{partition}/*"), days[3], store=world.store))
+    assert [[file.path for file in group.files] for group in groups["trips"]] == [
+        [f"trips/{day}/_SUCCESS.csv.gz", f"trips/{day}/a c.csv.gz", f"trips/{day}/b.csv.gz"] for day in days
+    ]
+
+
+def test_the_newest_day_is_the_last_that_has_rows(world: World) -> None:
+    world.write_days("2013-10-28", 4)
+    world.write("trips/2013-11-99.csv.gz", "x")
+    world.write("weather/2013-12-01.csv.gz", "x")
+    assert newest_day(make_recipe(), store=world.store) == "2013-10-31"
+
+
+def test_nothing_is_read_when_planned(world: World) -> None:
+    world.write_days("2013-10-28", 4)
+    (world.landing / "planes.csv.gz").chmod(0)
+    (group,) = groups_of(world, plan(make_recipe(), "2013-10-31", store=world.store))["planes"]
+    stat = (world.landing / "planes.csv.gz").stat()
+    assert group.files[0].bytes == stat.st_size
+    assert str(stat.st_mtime_ns) in group.files[0].etag
+    assert not group.known
+
+
+def test_a_damaged_listing_is_an_error(world: World) -> None:
+    world.write_days("2013-10-28", 4)
+    manifest = world.manifest(plan(make_recipe(), "2013-10-31", store=world.store))
+    path = world.store.local_path(manifest.files[0].key)
+    path.write_bytes(path.read_bytes().replace(b"2013-10-29", b"2013-10-30"))
+    with pytest.raises(StorageError, match="is not the file that its plan recorded; restore it, or remove"):
+        list(read_groups(world.store, manifest))
+
+
 def test_landing_is_taken_as_it_is_when_absolute(world: World, tmp_path: Path) -> None:
     world.write_days("2013-10-28", 4)
     (elsewhere := tmp_path / "else where").mkdir()
@@ -116,6 +165,12 @@ def test_recipe_comes_back_when_it_was_overridden(world: World) -> None:
         ("data.joins.0.left_time.plus_minutes", "plane", "plus_minutes: 'plane': must be a int64 or float64"),
         ("data.rows.columns.4.minimum", 3, "columns.4.minimum: 3.0: is for a column of type int64 or float64"),
         ("data.rows.columns.1.pattern", "x", "columns.1.pattern: 'x': is for a column of type string"),
+        ("data.rows.path", "/trips/{partition}.csv", "data.rows.path: .*: must be relative to the landing folder"),
+        ("data.rows.path", "../{partition}.csv", "data.rows.path: .*: must be relative to the landing folder"),
+        ("data.rows.path", "a**b/{partition}.csv", "data.rows.path: .*: has .. within a name"),
+        ("data.joins.0.tolerance_hours", 1e12, "data.joins.0.tolerance_hours: .*: must be at most 8784 .a year"),
+        ("training.epochs", True, "training.epochs: True: must be a number, not true"),
+        ("data.joins.0.source.max_refused_fraction", False, "max_refused_fraction: False: must be a number, not false"),
     ],
 )
 def test_recipe_is_refused_when_data_sections_do_not_fit(path: str, value: object, told: str) -> None:
