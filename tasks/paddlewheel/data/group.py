@@ -107,9 +107,12 @@ def read_group(job: GroupJob, folder: Path, *, announce: Callable[[str], None] =
     The files are read once, unless one turns out to be unreadable when rows of it were written already, or a key stands
     twice: then once more, without that file or those rows.
     """
+    import pyarrow as pa
+
     from paddlewheel.data.group_pass import GroupPass
     from paddlewheel.data.readers.images import is_beside
 
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own allocators keep tens of MiB that they freed
     source, unreadable, repeats = job.load_source(), dict[str, str](), None
     if job.files and all(is_beside(source, file.name) for file in job.files):
         raise DataError(
