@@ -92,6 +92,7 @@ def summary_lines(store: Store, promotion_uri: str) -> list[str]:
                      f"{counts['without_label']:,} without a label"),
         ("refused", f"{sum(rows for _, rows in reasons):,} rows" + (f": {told}" if told else "")
                     + (f" and {len(reasons) - MOST_REASONS} further reasons" if len(reasons) > MOST_REASONS else "")),
+        *_drift_lines(story.by_kind["validated"][0]),
         ("holdout", ", ".join(f"{name} {_estimate(facts['metrics'][metric])}"
                               for name, metric in (("AUC", "auc"), ("log loss", "log_loss")))),
         ("gate", "accepted" if story.verdict.facts["accepted"] else "refused"),
@@ -222,6 +223,15 @@ def _provenance(recipe: Recipe, story: Story, store: Store) -> list[tuple[str, s
     steps = [story.promotion, story.verdict, story.evaluation, story.run, features, shards]
     rows += [(f"Manifest: {step.kind}", manifest_key(step)) for step in steps]
     return rows
+
+
+def _drift_lines(validated: Manifest) -> list[tuple[str, str]]:
+    """The columns that drifted, and days without rows or labels; nothing where all is as ever."""
+    facts = validated.facts
+    columns = dict.fromkeys(f"{one['source']}.{one['column']}" for one in facts.get("drift", ()) if one["warned"])
+    told = ", ".join(list(columns)[:MOST_REASONS])
+    more = f" and {len(columns) - MOST_REASONS} more columns" if len(columns) > MOST_REASONS else ""
+    return [("drifted", f"{told}{more}")] * bool(columns) + [("note", note) for note in facts.get("notes", ())]
 
 
 def _champion_line(facts: Any) -> str:

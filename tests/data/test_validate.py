@@ -176,6 +176,17 @@ def test_data_error_when_the_partitions_own_day_has_a_header_alone(world: World)
         run(world, bear(0.0))
 
 
+def test_data_error_says_why_when_no_row_of_the_partitions_own_day_is_left(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    recipe = make_recipe(data__rows__max_refused_fraction=1.0, data__rows__max_unreadable_fraction=1.0)
+    path = world.write_trips(DAYS[3], [trip(DAYS[3], 1, delay="late")])
+    with pytest.raises(DataError, match=r"trips of 2013-10-31: no row is left \(1 were refused\)"):
+        run(world, recipe)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match=r"no row is left \(1 of its files cannot be read\)"):
+        run(world, recipe)
+
+
 def test_days_are_named_when_they_have_no_rows_or_no_label(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.write_days(DAYS[0], 4)
     world.write_trips(DAYS[1], [])
@@ -264,3 +275,6 @@ def test_window_is_compared_with_the_champions_data_when_there_is_one(
     ]
     assert run(world, bear(0.0)) == second
     assert world.tree("datasets/mini.drift") == before
+    world.store.remove("runs/theirs/manifest.json")
+    assert run(world, bear(0.0)) == second
+    assert "the data is not compared with the champion's: cannot read" in caplog.text

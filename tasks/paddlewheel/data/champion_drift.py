@@ -15,7 +15,7 @@ from paddlewheel.data.drift_words import drift_sentence, way_out
 from paddlewheel.data.groups import sources_of
 from paddlewheel.data.table_statistics import TableStatistics
 from paddlewheel.data.window_statistics import ALL_DAYS, read_merged
-from paddlewheel.errors import DataError
+from paddlewheel.errors import DataError, StorageError
 from paddlewheel.lineage import manifest_key as key_of
 from paddlewheel.lineage import nearest
 from paddlewheel.manifest import Manifest, code_digest, derive_key, input_of, publish_manifest, read_manifest
@@ -30,13 +30,17 @@ log = logging.getLogger(__name__)
 def compare_with_champion(recipe: Recipe, validated_key: str, *, store: Store) -> str | None:
     """Compare a window's training days with the champion's; the URI of the `drift` manifest.
 
-    None where there is no champion, it learnt from the same data, or its data has no statistics. Raises DataError where
-    a measure passes a `fail` limit of the recipe.
+    None where there is no champion, it learnt from the same data, or nothing is known of its data any more. Raises
+    DataError where a measure passes a `fail` limit of the recipe.
     """
     current = champion(store, recipe.name)
     if current is None:
         return None
-    theirs = nearest(store, f"runs/{current.run.removeprefix('runs/')}/manifest.json", "validated")
+    try:
+        theirs = nearest(store, f"runs/{current.run.removeprefix('runs/')}/manifest.json", "validated")
+    except StorageError as error:  # swept away meanwhile: no reason to stop tonight's training
+        log.warning("validate: the data is not compared with the champion's: %s", error)
+        return None
     if key_of(theirs) == validated_key:
         return None
     key = manifest_key(drift_folder(recipe, store, validated_key, key_of(theirs)))

@@ -104,14 +104,20 @@ def rows_twice(
 
 def empty_partition(recipe: Recipe, files: Sequence[Shard], partition: str) -> Iterator[str]:
     """A sentence where the partition's own day has no row."""
-    own = [file for file in files if file.facts["partition"] == partition and file.facts["part"] == "rows"]
     name = recipe.data.rows.name
-    if own and not sum(file.rows or 0 for file in own if file.facts["source"] == name):
-        refused = sum(file.facts["refused"] for file in own if file.facts["source"] == name)
-        why = f"all {refused} were refused" if refused else "its files have no more than a header"
+    own = [
+        file
+        for file in files
+        if (file.facts["source"], file.facts["partition"], file.facts["part"]) == (name, partition, "rows")
+    ]
+    if own and not sum(file.rows or 0 for file in own):
+        refused, unreadable = (sum(file.facts[fact] for file in own) for fact in ("refused", "unreadable"))
+        causes = [f"{refused} were refused"] if refused else []
+        causes += [f"{unreadable} of its files cannot be read"] if unreadable else []
+        why = " and ".join(causes) or "its files have no more than a header"
         yield (
-            f"{name} of {partition}: no row is left ({why}), so the day can neither be judged nor learnt from. "
-            "Deliver it again, or ask for another partition"
+            f"{name} of {partition}: no row is left ({why}), "
+            "so the day can neither be judged nor learnt from. Deliver it again, or ask for another partition"
         )
 
 
