@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from paddlewheel import s3_errors
+from paddlewheel.s3_store import S3Store
+
+from .s3.proxy import Proxy, proxy_to
 from .s3.server import NoServer, S3Server, running
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -62,3 +66,31 @@ def s3_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AIRFLOW_CONN_MINE", s3_server.connection())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return name
+
+
+@pytest.fixture
+def store(s3_bucket: str) -> S3Store:
+    """A root of its own in that bucket."""
+    return S3Store(f"s3://mine@{s3_bucket}/root")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file of 80 MiB: five parts of an upload."""
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(1 << 20) * 80)
+    return path
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly any pause between tries."""
+    monkeypatch.setattr(s3_errors, "PAUSES_SECONDS", (0.01,) * 6)
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Proxy]:
+    """In front of the server, for all that `mine` does."""
+    with proxy_to(s3_server.port) as proxy:
+        monkeypatch.setenv("AIRFLOW_CONN_MINE", s3_server.connection(endpoint_url=proxy.endpoint_url))
+        yield proxy
