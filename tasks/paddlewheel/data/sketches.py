@@ -21,7 +21,7 @@ from paddlewheel.data.table_statistics import MANTISSA_BITS, MOST_DAYS, THETA_SI
 SEED: Final = 9001
 DEPTHS: Final = 32  # levels of the sample of rows: a row of depth d is in those up to d
 THETA_SLOTS: Final = 4 * THETA_SIZE
-PAGE_BITS: Final = 9  # of 8-byte counts in a page of memory
+PAGE_BITS: Final = 9  # of counts that are allocated together: an octave of numbers
 NULL: Final = np.uint64(0)  # in a block of hashes: no value
 NUM_VALUES, LEVEL, NUM_HASHES, THETA = range(4)  # places in a column's state
 
@@ -143,27 +143,33 @@ def _whole_bucket(value: Any) -> Any:
 
 
 @jit
-def hash_numbers(
-    values: Any, words: Any, divisor: int, buckets: Any, pages: Any, base: int, extremes: Any,
-    validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Hashes of eight-byte values, counted in their buckets on the way.
-
-    values: int64 or float64; words: the same as int64. divisor: a day, or 0 or -1 for buckets by the first bits of a
-    whole number or of a float. buckets: rows by bucket - base; pages: 1 where 2**PAGE_BITS of them hold any. extremes:
-    smallest and largest so far.
-    """
-    size = stop - start
-    hashes, rows, first = hashes_R[:size], rows_R[:size], offset + start
+def hash_words(
+    words: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
+) -> None:  # pragma: no cover - compiled
+    """Hashes of eight-byte values (int64)."""
+    size, first = stop - start, offset + start
+    hashes, rows = hashes_R[:size], rows_R[:size]
     for i in range(size):
         hashes[i] = _finish(_SEED64, _SEED64, np.uint64(words[first + i]), np.uint64(0), np.uint64(8))
     _take_nulls(validity, first, hashes, rows)
+
+
+@jit
+def add_to_histogram(
+    values: Any, words: Any, divisor: int, first: int, start: int, stop: int, hashes_R: Any,
+    extremes: Any, pages: Any, base: int, counts: Any,
+) -> int:  # pragma: no cover - compiled  # fmt: skip
+    """Count a block's values in their buckets; the row at which `counts` must get longer, or `stop`.
+
+    values: int64 or float64; words: the same as int64; first: of the block's rows in them. divisor: a day, or 0 or -1
+    for buckets by the first bits of a whole number or of a float. extremes: smallest and largest so far. pages: by
+    (bucket - base) / 2**PAGE_BITS, where its counts lie, -1 for nowhere yet; the last element is how many lie there.
+    """
     smallest, largest = extremes[0], extremes[1]
-    for i in range(size):
-        if hashes[i] == NULL:
+    for i in range(start, stop):
+        if hashes_R[i] == NULL:
             continue
         value, word = values[first + i], words[first + i]
-        smallest, largest = min(smallest, value), max(largest, value)
         if divisor == 0:
             bucket = _whole_bucket(word)
         elif divisor > 0:
@@ -171,9 +177,17 @@ def hash_numbers(
         else:
             bucket = (word & np.int64(0x7FFFFFFFFFFFFFFF)) >> np.int64(52 - MANTISSA_BITS)
             bucket = bucket if word >= 0 else -bucket
-        buckets[bucket - base] += 1
-        pages[(bucket - base) >> PAGE_BITS] = 1
+        page = (bucket - base) >> PAGE_BITS
+        if pages[page] < 0:
+            if pages[-1] == len(counts):
+                extremes[0], extremes[1] = smallest, largest
+                return i
+            pages[page] = pages[-1]
+            pages[-1] += 1
+        counts[pages[page], (bucket - base) & ((1 << PAGE_BITS) - 1)] += 1
+        smallest, largest = min(smallest, value), max(largest, value)
     extremes[0], extremes[1] = smallest, largest
+    return stop
 
 
 @jit

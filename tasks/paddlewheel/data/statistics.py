@@ -41,7 +41,7 @@ DIVISORS: Final[dict[ColumnType, int]] = {
     "date": 1,
     "timestamp": DAY_MICROSECONDS,
 }
-# Smallest and largest bucket's value of a type: the histogram's table is as long, but only touched pages take memory.
+# Smallest and largest value of a type that has a bucket of its own.
 SPAN: Final[dict[ColumnType, tuple[float, float]]] = {
     "float64": (-sys.float_info.max, sys.float_info.max),
     "int64": (-(2**63), 2**63 - 1),
@@ -111,8 +111,9 @@ class _Lane:
         real = column.type == "float64"
         self.extremes = np.array(NONE_YET if real else NONE_YET_WHOLE, np.float64 if real else np.int64)
         low, high = (bucket_of(column.type, end) for end in SPAN.get(column.type, (0, 1)))
-        self.base, self.pages = low, np.zeros(((high - low) >> sketches.PAGE_BITS) + 1, np.uint8)
-        self.buckets = np.zeros(len(self.pages) << sketches.PAGE_BITS, np.int64)
+        self.base, self.pages = low, np.full(((high - low) >> sketches.PAGE_BITS) + 2, -1, np.int32)
+        self.pages[-1] = 0
+        self.buckets = np.zeros((1, 1 << sketches.PAGE_BITS), np.int64)
 
     def load(self, frame: pl.DataFrame) -> None:
         """Take the column's buffers; values that are not finite become missing."""
@@ -154,13 +155,10 @@ class _Lane:
         self.validity = _bytes(buffers[0]) if array.null_count else NOTHING
 
     def hash(self, start: int, stop: int, hashes_R: Any, rows_R: Any) -> None:
-        """Hashes of a block's values, and added to the hashes of its rows; numbers go into their buckets too."""
+        """Hashes of a block's values, and added to the hashes of its rows."""
         block = (self.validity, self.offset, start, stop, hashes_R, rows_R)
         if self.series.dtype != pl.String:
-            divisor = DIVISORS.get(self.column.type, 0)
-            sketches.hash_numbers(
-                self.values, self.words, divisor, self.buckets, self.pages, self.base, self.extremes, *block
-            )
+            sketches.hash_words(self.words, *block)
         elif len(self.ends):
             sketches.hash_texts(self.data, self.ends, *block)
         else:
@@ -176,6 +174,14 @@ class _Lane:
             )  # fmt: skip
             if at < size:
                 self._grow()
+        at = 0 if self.column.type in DIVISORS else size
+        while at < size:
+            at = sketches.add_to_histogram(
+                self.values, self.words, DIVISORS[self.column.type], self.offset + start, at, size, hashes_R,
+                self.extremes, self.pages, self.base, self.buckets,
+            )  # fmt: skip
+            if at < size:
+                self.buckets = np.concatenate([self.buckets, np.zeros_like(self.buckets)])
 
     def name_values(self) -> None:
         """Make texts or numbers of the values first counted in this frame, while it is there."""
@@ -211,10 +217,10 @@ class _Lane:
         )
 
     def _histogram(self) -> dict[int, int]:
-        pages = np.flatnonzero(self.pages)[:, None] << sketches.PAGE_BITS
-        used = (pages + np.arange(1 << sketches.PAGE_BITS)).ravel()
-        used = used[self.buckets[used] > 0]
-        return dict(zip((used + self.base).tolist(), self.buckets[used].tolist(), strict=True))
+        pages = np.flatnonzero(self.pages[:-1] >= 0)
+        rows = self.buckets[self.pages[pages]].ravel()
+        buckets = ((pages[:, None] << sketches.PAGE_BITS) + np.arange(1 << sketches.PAGE_BITS)).ravel() + self.base
+        return dict(zip(buckets[rows > 0].tolist(), rows[rows > 0].tolist(), strict=True))
 
     def _grow(self) -> None:
         if self.state[sketches.NUM_VALUES] == len(self.keys):
