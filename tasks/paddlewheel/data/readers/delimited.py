@@ -20,9 +20,9 @@ from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
 from paddlewheel.recipe_data import Source
 
-BUFFER_BYTES = 4 << 20
+BUFFER_BYTES = 8 << 20
 MAX_RECORD_BYTES = 16 << 20
-MAX_ROWS = 1 << 14
+MAX_ROWS = 1 << 15
 TOLD_BYTES = 500
 
 
