@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from paddlewheel.data.drift_words import describe, plain, shortened
-from paddlewheel.data.table_statistics import ColumnStatistics, Value, bucket_edges
+from paddlewheel.data.histogram import bucket_edges
+from paddlewheel.data.table_statistics import ColumnStatistics, Value
 
 WIDTH, HEIGHT, BASE = 240, 104, 86
 BINS = 24

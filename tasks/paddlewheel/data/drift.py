@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from paddlewheel.data.drift_measures import chance, measure
-from paddlewheel.data.table_statistics import THETA_EMPTY, ColumnStatistics, TableStatistics, merge
+from paddlewheel.data.table_statistics import ColumnStatistics, TableStatistics, merge
+from paddlewheel.data.theta import THETA_EMPTY
 from paddlewheel.recipe_data import Column, Drift
 
 FEWEST_TRIALS: Final = 4

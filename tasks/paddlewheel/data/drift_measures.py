@@ -19,7 +19,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from paddlewheel.data.table_statistics import ColumnStatistics, Value, bucket_of, read_theta
+from paddlewheel.data.histogram import bucket_of
+from paddlewheel.data.table_statistics import ColumnStatistics, Value
+from paddlewheel.data.theta import read_theta
 
 MEASURES: Final = ("missing", "outside", "psi", "divergence", "new")
 FEWEST_ROWS: Final = 30  # below which, on either side, nothing is measured

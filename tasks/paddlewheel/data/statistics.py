@@ -14,18 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from paddlewheel.data import sketches
-from paddlewheel.data.table_statistics import (
-    MOST_DAYS,
-    VALUES,
-    WHOLE,
-    ColumnStatistics,
-    TableStatistics,
-    Value,
-    bucket_of,
-    compact_theta,
-    merge,
-)
+from paddlewheel.data import murmur, sketches
+from paddlewheel.data.histogram import MOST_DAYS, bucket_of
+from paddlewheel.data.table_statistics import VALUES, ColumnStatistics, TableStatistics, Value, merge
+from paddlewheel.data.theta import WHOLE, compact_theta
 from paddlewheel.recipe_data import Column, ColumnType
 
 __all__ = ["ColumnStatistics", "StatisticsBuilder", "TableStatistics", "merge"]
@@ -74,7 +66,7 @@ class StatisticsBuilder:
             rows_R = np.zeros(BLOCK_ROWS, np.uint64)
             for lane, hashes_R in zip(self._lanes, hashes_CR, strict=True):
                 lane.hash(start, stop, hashes_R, rows_R)
-            sketches.depths(rows_R, stop - start, depths_R)
+            murmur.depths(rows_R, stop - start, depths_R)
             for lane, hashes_R in zip(self._lanes, hashes_CR, strict=True):
                 lane.count(start, stop, hashes_R, depths_R)
         for lane in self._lanes:
@@ -105,7 +97,7 @@ class _Lane:
         self.state = np.array([0, 0, 0, WHOLE], np.int64)
         self.thetas = np.zeros(64, np.uint64)
         self.keys, self.origins = np.zeros(16, np.uint64), np.full(16, -1, np.int64)
-        self.counts = np.zeros((sketches.DEPTHS, 16), np.int64)
+        self.counts = np.zeros((murmur.DEPTHS, 16), np.int64)
         self.slots, self.entries = np.zeros(32, np.uint64), np.zeros(32, np.int32)
         self.names: dict[int, Value] = {}
         real = column.type == "float64"
@@ -158,11 +150,11 @@ class _Lane:
         """Hashes of a block's values, and added to the hashes of its rows."""
         block = (self.validity, self.offset, start, stop, hashes_R, rows_R)
         if self.series.dtype != pl.String:
-            sketches.hash_words(self.words, *block)
+            murmur.hash_words(self.words, *block)
         elif len(self.ends):
-            sketches.hash_texts(self.data, self.ends, *block)
+            murmur.hash_texts(self.data, self.ends, *block)
         else:
-            sketches.hash_short_texts(self.views, *block)
+            murmur.hash_short_texts(self.views, *block)
 
     def count(self, start: int, stop: int, hashes_R: Any, depths_R: Any) -> None:
         """Count a block's values by their hashes."""

@@ -19,24 +19,17 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import math
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from paddlewheel.data.histogram import bucket_edges
+from paddlewheel.data.theta import merge_thetas, sketch_of
 from paddlewheel.errors import StorageError
 from paddlewheel.recipe_data import ColumnType
 
 STATISTICS_VERSION: Final = 1
-STATISTICS_NAME: Final = "statistics.json"
 VALUES: Final = 1024  # values of a column that are counted one by one
-THETA_SIZE: Final = 4096  # smallest hashes that a distinct sketch keeps
-MANTISSA_BITS: Final = 9
-MOST_DAYS: Final = 4_000_000  # before or after 1970: times beyond, some eleven thousand years away, count there
-WHOLE: Final = (1 << 63) - 1  # theta of a sketch that has seen no more than it keeps
-THETA_PREAMBLE: Final = bytes.fromhex("0300001acc93")  # of a compact, ordered sketch with the library's own seed
-THETA_EMPTY: Final = bytes.fromhex("01030300001ecc93")
 Value = str | int | float | bool
 
 
@@ -162,67 +155,6 @@ def merge(parts: Iterable[TableStatistics]) -> TableStatistics:
     return TableStatistics(rows=sum(part.rows for part in found), columns=columns)
 
 
-def bucket_edges(kind: ColumnType, bucket: int) -> tuple[float, float]:
-    """The smallest value of a bucket and the value after its largest; of days and times, days since 1970."""
-    if kind in ("date", "timestamp"):
-        return float(bucket), float(bucket + 1)
-    low, high = _edge(kind, abs(bucket)), _edge(kind, abs(bucket) + 1)
-    if kind == "float64" and bucket == 0:
-        return -high, high  # zero, and numbers so small that they have lost precision
-    return (low, high) if bucket >= 0 else (1 - high, 1 - low) if kind != "float64" else (-high, -low)
-
-
-def bucket_of(kind: ColumnType, value: float) -> int:
-    """The bucket that holds a value: the counterpart of `bucket_edges`."""
-    if kind in ("date", "timestamp"):
-        return max(-MOST_DAYS, min(math.floor(value), MOST_DAYS))
-    if kind == "float64":
-        bucket = struct.unpack("<q", struct.pack("<d", abs(value)))[0] >> (52 - MANTISSA_BITS)
-    else:
-        size = abs(int(value))
-        shift = max(0, size.bit_length() - MANTISSA_BITS - 1)
-        bucket = (shift << MANTISSA_BITS) + (size >> shift)
-    return int(bucket if value >= 0 else -bucket)
-
-
-def compact_theta(theta: int, hashes: Sequence[int] | Any) -> bytes:
-    """A DataSketches compact sketch of sorted hashes below theta."""
-    import numpy as np
-
-    if not len(hashes) and theta == WHOLE:
-        return THETA_EMPTY
-    body = np.asarray(hashes, dtype="<u8").tobytes()
-    if theta == WHOLE and len(hashes) == 1:
-        return b"\x01\x03" + THETA_PREAMBLE + body
-    head = struct.pack("<II", len(hashes), 0)
-    if theta == WHOLE:
-        return b"\x02\x03" + THETA_PREAMBLE + head + body
-    return b"\x03\x03" + THETA_PREAMBLE + head + struct.pack("<Q", theta) + body
-
-
-def read_theta(raw: bytes) -> tuple[int, Any]:
-    """Theta (2**63 - 1: nothing is left out) and the sorted hashes below it, uint64, of `compact_theta`'s bytes."""
-    import numpy as np
-
-    preamble = raw[0] * 8 if raw != THETA_EMPTY else len(raw)
-    theta = struct.unpack("<Q", raw[16:24])[0] if raw[0] == 3 else WHOLE
-    return theta, np.frombuffer(raw, dtype="<u8", offset=preamble)
-
-
-def sketch_of(raw: bytes) -> Any:
-    """The sketch as Apache DataSketches has it: estimate, bounds, set operations."""
-    import datasketches
-
-    return datasketches.compact_theta_sketch.deserialize(raw)
-
-
-def _edge(kind: ColumnType, bucket: int) -> float:
-    if kind == "float64":
-        return float(struct.unpack("<d", struct.pack("<q", bucket << (52 - MANTISSA_BITS)))[0])
-    shift = max(0, (bucket >> MANTISSA_BITS) - 1)
-    return float((bucket - (shift << MANTISSA_BITS)) << shift)
-
-
 def _merge_columns(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     first = parts[0]
     histogram: dict[int, int] = {}
@@ -238,7 +170,7 @@ def _merge_columns(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
         minimum=min((part.minimum for part in parts if part.minimum is not None), default=None),
         maximum=max((part.maximum for part in parts if part.maximum is not None), default=None),
         histogram=dict(sorted(histogram.items())),
-        theta=_merge_thetas([part.theta for part in parts]),
+        theta=merge_thetas([part.theta for part in parts]),
         level=level,
         values=values,
     )
@@ -259,18 +191,6 @@ def _merge_values(parts: Sequence[ColumnStatistics]) -> tuple[int, dict[Value, t
         if len(kept) <= VALUES:
             return level, _sorted_values(kept)
         level += 1
-
-
-def _merge_thetas(parts: Sequence[bytes]) -> bytes:
-    import numpy as np
-
-    read = [read_theta(part) for part in parts]
-    theta = min(one for one, _ in read)
-    hashes = np.unique(np.concatenate([found for _, found in read]))
-    hashes = hashes[hashes < np.uint64(theta)]
-    if len(hashes) > THETA_SIZE:
-        theta, hashes = int(hashes[THETA_SIZE]), hashes[:THETA_SIZE]
-    return compact_theta(theta, hashes)
 
 
 def _sorted_values(values: Mapping[Value, tuple[int, ...]]) -> dict[Value, tuple[int, ...]]:

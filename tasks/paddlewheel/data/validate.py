@@ -40,7 +40,17 @@ QUARANTINE: Final = "quarantine.jsonl"
 MAX_TOLD: Final = 5
 CODE: Final = tuple(
     f"paddlewheel.data.{name}"
-    for name in ("validate", "limits", "drift", "drift_measures", "table_statistics", "window_statistics")
+    for name in (
+        "validate",
+        "limits",
+        "drift",
+        "drift_measures",
+        "drift_words",
+        "histogram",
+        "table_statistics",
+        "theta",
+        "window_statistics",
+    )
 )
 log = logging.getLogger(__name__)
 
