@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel.data.groups import FileGroup as Group
-from paddlewheel.data.groups import SourceFile, cut_batches, cut_groups
+from paddlewheel.data.groups import GroupHead, SourceFile, cut_batches, cut_groups
 from paddlewheel.data.listing import list_sources, pattern_of
 from paddlewheel.errors import DataError
 from paddlewheel.local_store import LocalStore
@@ -133,8 +132,8 @@ def test_groups_are_cut_by_bytes_and_by_number() -> None:
     assert list(cut_groups([])) == []
 
 
-def group(size: int, *, known: bool = False) -> Group:
-    return Group(source="s", partition=None, files=(file("a", size),), receipt="r", known=known)
+def group(size: int, *, known: bool = False) -> GroupHead:
+    return GroupHead(source="s", partition=None, receipt="r", known=known, num_files=1, size_bytes=size)
 
 
 def test_batches_are_balanced_by_what_is_left_to_read() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
 
@@ -39,7 +39,7 @@ TABLE_CODE: Final = tuple(
     f"paddlewheel.data.{name}"
     for name in (
         "group", "group_pass", "schema", "types", "readers", "compressed", "encoded", "fields", "repeated", "rows",
-        "sketches", "statistics", "table_statistics",
+        "histogram", "murmur", "sketches", "statistics", "table_statistics", "theta",
     )
 )  # fmt: skip
 
@@ -53,6 +53,22 @@ class SourceFile(NamedTuple):
     path: str
     bytes: int
     etag: str
+
+
+class GroupHead(NamedTuple):
+    """What a plan says of a group beside its files: enough to share groups out without holding every file."""
+
+    source: str
+    partition: str | None
+    receipt: str
+    known: bool
+    num_files: int
+    size_bytes: int
+
+    @property
+    def work_bytes(self) -> int:
+        """About what reading it takes, told as bytes of landing files. Nobody knows the size of a query."""
+        return (self.size_bytes or QUERY_COST_BYTES) + self.num_files * FILE_COST_BYTES + GROUP_COST_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,30 +87,24 @@ class FileGroup:
     listed: str = field(default="", repr=False, compare=False)
 
     @property
-    def size_bytes(self) -> int:
-        """Of all its files."""
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def work_bytes(self) -> int:
-        """About what reading it takes, told as bytes of landing files."""
-        queries = QUERY_COST_BYTES if self.files[0].path == SQL_NAME else 0
-        return self.size_bytes + len(self.files) * FILE_COST_BYTES + GROUP_COST_BYTES + queries
+    def head(self) -> GroupHead:
+        """The group without its files."""
+        size = sum([file.bytes for file in self.files])
+        return GroupHead(self.source, self.partition, self.receipt, self.known, len(self.files), size)
 
     def to_lines(self) -> str:
         """Two lines of the plan's file of groups: what the group is, and its files."""
-        head = (self.source, self.partition, self.receipt, self.known, len(self.files))
-        return f"{json.dumps(head)}\n{self.listed or json.dumps(self.files)}\n"
+        return f"{json.dumps(self.head)}\n{self.listed or json.dumps(self.files)}\n"
 
     @staticmethod
     def from_lines(head: bytes, files: bytes) -> FileGroup:
         """The group of `to_lines`."""
-        source, partition, receipt, known, _ = json.loads(head)
+        of = GroupHead._make(json.loads(head))
         return FileGroup(
-            source=source,
-            partition=partition,
-            receipt=receipt,
-            known=known,
+            source=of.source,
+            partition=of.partition,
+            receipt=of.receipt,
+            known=of.known,
             files=tuple(map(SourceFile._make, json.loads(files))),
         )
 
@@ -139,7 +149,7 @@ def build_groups(
     return groups
 
 
-def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]]:
+def cut_batches(groups: Sequence[GroupHead], max_batches: int) -> list[list[int]]:
     """Positions of groups by batch, about equal in what is left to read; one batch where that is little."""
     costs = [0 if group.known else group.work_bytes for group in groups]
     count = max(1, min(max_batches, len(groups), -(-sum(costs) // BATCH_BYTES)))
@@ -153,27 +163,26 @@ def cut_batches(groups: Sequence[FileGroup], max_batches: int) -> list[list[int]
     return [sorted(batch) for batch in batches]
 
 
-def read_groups(store: Store, plan: Manifest, *, but: Container[str] = ()) -> Iterator[FileGroup]:
-    """The groups of a plan, in its order, without those whose receipts are in `but`.
+def read_groups(
+    store: Store, plan: Manifest, *, wanted: Callable[[int, GroupHead], bool] = lambda _number, _head: True
+) -> Iterator[FileGroup]:
+    """The groups of a plan, in its order, that are wanted by their number and head.
 
     Raises StorageError where the file of groups is not the one that the plan recorded.
     """
     with _open_groups(store, plan) as lines:
-        for head in lines:
+        for number, head in enumerate(lines):
             files = next(lines)
-            if not but or json.loads(head)[2] not in but:
+            if wanted(number, GroupHead._make(json.loads(head))):
                 yield FileGroup.from_lines(head, files)
 
 
-def count_files(store: Store, plan: Manifest) -> dict[str, tuple[str, int]]:
-    """Source and number of files of each group of a plan, by receipt; no file is looked at."""
-    counts = {}
+def read_heads(store: Store, plan: Manifest) -> Iterator[GroupHead]:
+    """The groups of a plan without their files, in its order. Raises StorageError as `read_groups` does."""
     with _open_groups(store, plan) as lines:
         for head in lines:
-            source, _, receipt, _, count = json.loads(head)
-            counts[receipt] = (source, count)
             next(lines)
-    return counts
+            yield GroupHead._make(json.loads(head))
 
 
 def _open_groups(store: Store, plan: Manifest) -> IO[bytes]:

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from paddlewheel.connections import environment_of
 from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.data.groups import FileGroup, cut_batches, read_groups, sources_of
+from paddlewheel.data.groups import FileGroup, cut_batches, read_groups, read_heads, sources_of
 from paddlewheel.data.isolate import Readers, num_cores
 from paddlewheel.data.listing import open_landing
 from paddlewheel.data.tables import Table, files_of, find_by_receipt, make_table
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 def plan_ingest(recipe: Recipe, plan_uri: str, *, store: Store) -> list[int]:
     """The numbers of the batches that a plan's groups are ingested in, at most `data.max_batches`."""
-    groups = list(read_groups(store, read_kind(store, plan_uri, "plan")))
-    return list(range(len(cut_batches(groups, recipe.data.max_batches))))
+    heads = list(read_heads(store, read_kind(store, plan_uri, "plan")))
+    return list(range(len(cut_batches(heads, recipe.data.max_batches))))
 
 
 def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
@@ -62,15 +62,15 @@ def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
 
 def num_readers(groups: Sequence[FileGroup]) -> int:
     """How many processes are worth their start for these groups: at most one a core, and one a group."""
-    return max(1, min(num_cores(), len(groups), sum(group.work_bytes for group in groups) // READER_BYTES))
+    return max(1, min(num_cores(), len(groups), sum(group.head.work_bytes for group in groups) // READER_BYTES))
 
 
 def _groups_of(recipe: Recipe, planned: Manifest, batch: int, store: Store) -> tuple[list[FileGroup], int]:
-    groups = list(read_groups(store, planned))
-    batches = cut_batches(groups, recipe.data.max_batches)
+    batches = cut_batches(list(read_heads(store, planned)), recipe.data.max_batches)
     if not 0 <= batch < len(batches):
         raise RecipeError(f"there is no batch {batch} of {planned.key}: it has {len(batches)}, from 0 on")
-    return [groups[position] for position in batches[batch]], len(batches)
+    mine = set(batches[batch])
+    return list(read_groups(store, planned, wanted=lambda number, _: number in mine)), len(batches)
 
 
 def _connections(sources: Iterable[Source]) -> list[str]:

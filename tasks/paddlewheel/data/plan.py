@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind
-from paddlewheel.data.groups import GROUPS_NAME, SQL_NAME, FileGroup, SourceFile, build_groups, sources_of
+from paddlewheel.data.groups import GROUPS_NAME, SQL_NAME, FileGroup, GroupHead, SourceFile, build_groups, sources_of
 from paddlewheel.data.listing import Listing, by_day, is_folder, list_sources, open_landing
 from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.manifest import Manifest, Shard, code_digest, derive_key, find_done, publish_manifest
@@ -158,7 +158,7 @@ def _publish(recipe: Recipe, groups: Sequence[FileGroup], window: Mapping[str, A
     digest = xxhash.xxh3_128_hexdigest(lines)
     # Named by its bytes: another planner of the same files may know other tables already, and publish before us.
     listed = Shard(key=f"{folder}/{digest[:8]}-{GROUPS_NAME}", bytes=len(lines), digest=digest)
-    counts = {name: _count([group for group in groups if group.source == name]) for name in sources_of(recipe)}
+    counts = {name: _count([group.head for group in groups if group.source == name]) for name in sources_of(recipe)}
     manifest = Manifest(
         kind="plan",
         name=recipe.name,
@@ -183,12 +183,12 @@ def _publish(recipe: Recipe, groups: Sequence[FileGroup], window: Mapping[str, A
         return store.uri(manifest_key(folder))
 
 
-def _count(groups: Sequence[FileGroup]) -> dict[str, int]:
+def _count(heads: Sequence[GroupHead]) -> dict[str, int]:
     return {
-        "files": sum(len(group.files) for group in groups),
-        "bytes": sum(group.size_bytes for group in groups),
-        "groups": len(groups),
-        "known": sum(group.known for group in groups),
+        "files": sum(head.num_files for head in heads),
+        "bytes": sum(head.size_bytes for head in heads),
+        "groups": len(heads),
+        "known": sum(head.known for head in heads),
     }
 
 

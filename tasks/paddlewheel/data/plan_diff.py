@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paddlewheel.data.datasets import read_kind
-from paddlewheel.data.groups import FileGroup, count_files, read_groups
+from paddlewheel.data.groups import FileGroup, GroupHead, read_groups, read_heads
 from paddlewheel.errors import RecipeError
 from paddlewheel.manifest import MANIFEST_NAME
 from paddlewheel.storage import Store
@@ -70,15 +70,18 @@ def diff_plans(plan: str, older: str, *, store: Store) -> PlanDiff:
         raise RecipeError(
             f"{plan} is a plan of {newer_plan.name}, {older} one of {older_plan.name}: nothing to compare"
         )
-    before, now = count_files(store, older_plan), count_files(store, newer_plan)
+    before, now = ({head.receipt: head for head in read_heads(store, one)} for one in (older_plan, newer_plan))
     same = before.keys() & now.keys()
-    found = {name: SourceDiff(source=name) for name in sorted({source for source, _ in (before | now).values()})}
+    found = {name: SourceDiff(source=name) for name in sorted({head.source for head in (before | now).values()})}
     for receipt in same:
-        source, count = now[receipt]
-        found[source].unchanged += count
-    listed = _files(read_groups(store, older_plan, but=same))
+        found[now[receipt].source].unchanged += now[receipt].num_files
+
+    def differs(_number: int, head: GroupHead) -> bool:
+        return head.receipt not in same
+
+    listed = _files(read_groups(store, older_plan, wanted=differs))
     days = {None, *newer_plan.facts["train"], *newer_plan.facts["holdout"]}
-    for group in read_groups(store, newer_plan, but=same):
+    for group in read_groups(store, newer_plan, wanted=differs):
         one, known = found[group.source], listed.get(group.source, {})
         for file in group.files:
             version = known.pop(file.path, None)
