@@ -46,7 +46,8 @@ def ingest(recipe: Recipe, plan_uri: str, batch: int, *, store: Store) -> str:
     missing = [position for position, table in tables.items() if table is None]
     landing, sources = open_landing(store, recipe.data.landing), sources_of(recipe)
     count = num_readers([groups[position] for position in missing])
-    with Readers(count, secrets=environment_of(_connections(sources.values()))) as readers:
+    needed = [sources[name] for name in {groups[position].source for position in missing}]
+    with Readers(count, secrets=environment_of(_connections(needed))) as readers:
 
         def make(position: int) -> Table:
             group = groups[position]
