@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ def check_chunk(chunk: Chunk, source: Source) -> Checked:
                     value = _shown(chunk, column.name, found, row)
                     one = Reason(column=column.name, value=value, reason=reason, counted=reason)
                     faults.setdefault(row, []).append(one)
-        columns.append(values.alias(column.name))
+        columns.append(values if values.name == column.name else values.alias(column.name))
     return Checked(frame=pl.DataFrame(columns), faults=faults)
 
 
@@ -80,29 +81,20 @@ def refusal_lines(chunk: Chunk, faults: dict[int, list[Reason]], file: str) -> b
 def _check_column(
     column: Column, found: pl.Series, chunk: Chunk, null_values: tuple[str, ...]
 ) -> tuple[pl.Series, list[tuple[pl.Series, str]]]:
-    """Typed values, and for each broken rule the mask of the rows that break it with the reason."""
-    if found.dtype in (pl.Categorical, pl.Enum):
-        found = found.cast(pl.String)
-    if found.dtype == pl.String:
-        missing = found.is_null()
-        if null_values and not chunk.nulls_set:
-            missing |= found.is_in(list(null_values)).fill_null(False)
-            found = found.set(missing, None)
-        values = parse_texts(found, column.type)
-    else:
-        values, missing = take(found, column.type)
-        if misfits := chunk.misfits.get(column.name):
-            missing = missing.scatter(list(misfits), False)
+    """Typed values, and for each broken rule the mask of the rows that break it with the reason.
+
+    Sound columns cost no mask: a rule is first asked of the column's extremes and number of nulls.
+    """
+    values, missing, num_missing = _take(column, found, chunk, null_values)
     bad: list[tuple[pl.Series, str]] = []
-    num_missing = missing.sum()
     if values.null_count() != num_missing:
-        bad.append((values.is_null() & ~missing, f"not {MEANINGS[column.type]} ({column.type})"))
+        bad.append((values.is_null() & ~missing(), f"not {MEANINGS[column.type]} ({column.type})"))
     if num_missing and not column.nullable:
-        bad.append((missing, "missing"))
+        bad.append((missing(), "missing"))
     lowest, highest = _bounds(column)
-    if lowest is not None:
+    if lowest is not None and (least := values.min()) is not None and least < lowest:
         bad.append((values < lowest, f"below the minimum {_plain(column.minimum)}"))
-    if highest is not None:
+    if highest is not None and (most := values.max()) is not None and most > highest:
         bad.append((values > highest, f"above the maximum {_plain(column.maximum)}"))
     if column.allowed is not None:
         allowed = parse_texts(pl.Series([str(value) for value in column.allowed], dtype=pl.String), column.type)
@@ -113,7 +105,25 @@ def _check_column(
         strange = [text for text in values.drop_nulls().unique().to_list() if not pattern.fullmatch(text)]
         if strange:
             bad.append((values.is_in(strange), f"does not match {column.pattern}"))
-    return values, [(mask.fill_null(False), reason) for mask, reason in bad if mask.any()]
+    return values, [(mask.fill_null(False), reason) for mask, reason in bad]
+
+
+def _take(
+    column: Column, found: pl.Series, chunk: Chunk, null_values: tuple[str, ...]
+) -> tuple[pl.Series, Callable[[], pl.Series], int]:
+    """The values in the declared type, which of them are missing, as a mask when it is asked for, and how many."""
+    if found.dtype in (pl.Categorical, pl.Enum):
+        found = found.cast(pl.String)
+    if found.dtype == pl.String and null_values and not chunk.nulls_set:
+        found = found.set(found.is_in(list(null_values)).fill_null(False), None)
+    if found.dtype == pl.String:
+        return parse_texts(found, column.type), found.is_null, found.null_count()
+    misfits = list(chunk.misfits.get(column.name, ()))
+    if found.dtype == POLARS_TYPES[column.type] and not found.dtype.is_float():
+        values, num_missing = found, found.null_count() - len(misfits)
+        return values, lambda: values.is_null().scatter(misfits, False) if misfits else values.is_null(), num_missing
+    values, mask = take(found, column.type)
+    return values, lambda: mask, int(mask.sum())
 
 
 def _shown(chunk: Chunk, name: str, found: pl.Series, row: int) -> str | None:
