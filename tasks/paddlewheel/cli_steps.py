@@ -23,7 +23,7 @@ class Override:
 
 
 def run_night(recipe: Recipe, store: Store, *, partition: str | None, quiet: bool) -> tuple[Any, list[str]]:
-    """Every step for a day, the newest that the landing folder holds where none is named."""
+    """Every step for a day, the newest that the landing folder holds whole where none is named."""
     from paddlewheel.card import summary_lines
     from paddlewheel.chain import run_chain
     from paddlewheel.cli_progress import TrainingProgress
@@ -76,7 +76,7 @@ def _newest(recipe: Recipe, store: Store, say: Callable[[str], None]) -> str:
     from paddlewheel.data.plan import newest_day
 
     day = newest_day(recipe, store=store)
-    say(f"partition {day}: the newest day of {recipe.data.rows.name} that the landing folder holds")
+    say(f"partition {day}: the newest day of which the landing folder holds every source")
     return day
 
 

@@ -41,7 +41,7 @@ def test_the_newest_day_is_planned_when_none_is_named(
     told = capsys.readouterr()
     (uri,) = told.out.splitlines()
     assert world.manifest(uri).facts["partition"] == DAYS[-1]
-    assert f"partition {DAYS[-1]}: the newest day of trips that the landing folder holds" in told.err
+    assert f"partition {DAYS[-1]}: the newest day of which the landing folder holds every source" in told.err
 
 
 def test_plan_tells_what_changed_since_the_plan_before(

@@ -103,11 +103,19 @@ def test_many_files_a_day_are_one_group_sorted_by_path(world: World) -> None:
     ]
 
 
-def test_the_newest_day_is_the_last_that_has_rows(world: World) -> None:
+def test_the_newest_day_is_the_last_of_which_every_source_is_there(world: World) -> None:
     world.write_days("2013-10-28", 4)
     world.write("trips/2013-11-99.csv.gz", "x")
     world.write("weather/2013-12-01.csv.gz", "x")
     assert newest_day(make_recipe(), store=world.store) == "2013-10-31"
+    (world.landing / "weather/2013-10-31.csv.gz").unlink()
+    assert newest_day(make_recipe(), store=world.store) == "2013-10-30"
+    for path in (world.landing / "weather").iterdir():
+        path.unlink()
+    with pytest.raises(
+        DataError, match=r"holds trips of .*2013-10-31, but no day of which it holds all of trips, weath"
+    ):
+        newest_day(make_recipe(), store=world.store)
 
 
 def test_nothing_is_read_when_planned(world: World) -> None:

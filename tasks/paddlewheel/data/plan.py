@@ -60,15 +60,25 @@ def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
 
 
 def newest_day(recipe: Recipe, *, store: Store) -> str:
-    """The newest day for which the landing folder holds rows. Raises DataError for none, RecipeError for a query."""
+    """The newest day of which the landing folder holds every source that has days.
+
+    Raises DataError where there is none, RecipeError where the rows are a query.
+    """
     source = recipe.data.rows
     if source.sql is not None:
         raise RecipeError(f"{source.name} is a query, whose newest day nobody lists; say which day: --partition DAY")
     landing = open_landing(store, recipe.data.landing)
-    held = list_sources(landing, [source])[source.name].held
-    if not held:
+    daily = [one for one in sources_of(recipe).values() if one.sql is None and by_day(one)]
+    listings = list_sources(landing, daily)
+    if not (held := listings[source.name].held):
         raise DataError(_nothing_held(source, landing))
-    return held[-1]
+    common = set(held).intersection(*(listing.days for listing in listings.values()))
+    if not common:
+        raise DataError(
+            f"the landing folder {landing.root} holds {source.name} of {held[0]}..{held[-1]}, but no day of which it "
+            f"holds all of {', '.join(listings)}; deliver the others"
+        )
+    return max(common)
 
 
 def recipe_of(store: Store, plan_uri: str) -> Recipe:
