@@ -189,11 +189,12 @@ class _Lane:
     def statistics(self, rows: int) -> ColumnStatistics:
         sketches.trim_hashes(self.state, self.thetas)
         size, level = int(self.state[sketches.NUM_VALUES]), int(self.state[sketches.LEVEL])
-        values = {}
-        for key, counts in zip(self.keys[:size].tolist(), self.counts[:, :size].T.tolist(), strict=True):
-            while counts and not counts[-1]:
-                counts.pop()
-            values[self.names[key]] = tuple(counts[level:])
+        counts = np.ascontiguousarray(self.counts[level:, :size].T)
+        ends = counts.shape[1] - np.argmax(counts[:, ::-1] > 0, axis=1) if size else ()
+        values = {
+            self.names[key]: tuple(row[:end].tolist())
+            for key, row, end in zip(self.keys[:size].tolist(), counts, ends, strict=True)
+        }
         seen = self.column.type in DIVISORS and rows > self.missing
         return ColumnStatistics(
             name=self.column.name,
