@@ -29,6 +29,10 @@ def read(path: Path, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         ctypes.string_at(0)
     elif text in SIGNALS:
         os.kill(os.getpid(), SIGNALS[text])
+    elif text == "fork and die":
+        if os.fork():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(600)
     elif text == "exit":
         os._exit(3)
     elif text == "allocate":

@@ -91,6 +91,11 @@ def test_a_table_without_rows_is_written_when_every_file_crashes(tmp_path: Path,
     assert pl.read_parquet(folder / "rows.parquet").schema == {"id": pl.Int64}
 
 
+def test_a_crash_is_noticed_when_the_reader_had_forked(tmp_path: Path, readers: Readers) -> None:
+    result = readers.read(job_of(tmp_path, a="1", b="fork and die"), out(tmp_path))
+    assert result.unreadable == {"b": "its reader crashed in native code (SIGSEGV)"}
+
+
 def test_one_process_reads_group_after_group(tmp_path: Path, readers: Readers) -> None:
     for number in range(3):
         readers.read(job_of(tmp_path, a=str(number)), out(tmp_path))

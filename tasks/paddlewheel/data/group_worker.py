@@ -27,8 +27,12 @@ def main() -> int:
     jobs, results = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    mine = os.getpid()
     for line in jobs:
-        _send(results, _read(json.loads(line), results))
+        answer = _read(json.loads(line), results)
+        if os.getpid() != mine:  # a reader forked, and both came back: one answer a job
+            os._exit(0)
+        _send(results, answer)
     return 0
 
 

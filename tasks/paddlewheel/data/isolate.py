@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import selectors
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ CRASHES: Final = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, 
 OUT_OF_MEMORY_WORDS: Final = ("memory allocation of", "bad_alloc", "Cannot allocate memory", "out of memory")
 MAX_CRASHES: Final = 20  # of one group: each costs a new process and the group read again
 TAIL_BYTES: Final = 2_000
+PIPE_BYTES: Final = 1 << 16
 KINDS: Final[Mapping[str, type[PaddlewheelError]]] = {
     "DataError": DataError, "UnreadableFile": DataError, "RecipeError": RecipeError, "StorageError": StorageError,
 }  # fmt: skip
@@ -162,26 +164,24 @@ class Readers:
 
 
 class _Child:
-    """One process of `data.group_worker`."""
+    """One process of `data.group_worker`, the first of a process group: what a reader forks ends with it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process is there)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "paddlewheel.data.group_worker", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment), bufsize=0,
+            start_new_session=True,
         )  # fmt: skip
+        self._death = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
 
     def read(self, job: GroupJob, folder: Path) -> GroupResult:
         """The group's result. Raises _Died, or the error that the reader raised."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("a reader without pipes")
         file = None
+        work = json.dumps({"job": job.to_json(), "folder": str(folder)}) + "\n"
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"job": job.to_json(), "folder": str(folder)}) + "\n")
-            self._process.stdin.flush()
-        for line in self._process.stdout:
-            if not line.endswith("\n"):
-                break  # cut off by its death
+            self._send(work.encode())
+        for line in self._lines():
             entry = json.loads(line)
             if "file" in entry:
                 file = entry["file"]
@@ -189,16 +189,49 @@ class _Child:
                 raise _fault(job, entry["fault"])
             else:
                 return GroupResult.from_json(entry["result"])
+        self._end_group()
         raise _Died(self._process.wait(), file, self._tail())
 
+    def _send(self, content: bytes) -> None:
+        if self._process.stdin is None:
+            raise RuntimeError("a reader without a pipe")
+        view = memoryview(content)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines until the process is dead, which the pipe does not tell where a reader has forked."""
+        if self._process.stdout is None:
+            raise RuntimeError("a reader without a pipe")
+        pipe, rest = self._process.stdout.fileno(), b""
+        watched = [pipe] if self._death is None else [pipe, self._death]
+        with selectors.DefaultSelector() as selector:
+            for one in watched:
+                selector.register(one, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                chunk = os.read(pipe, PIPE_BYTES) if pipe in ready else b""
+                if not chunk:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+
+    def _end_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
-        self._process.wait()
+        """End the process, whatever it does, and what it forked."""
+        if self._process.returncode is None:
+            self._end_group()
+            self._process.wait()
 
     def close(self) -> None:
         """End the process, and close what leads to it."""
         self.kill()
+        if self._death is not None:
+            os.close(self._death)
+            self._death = None
         for file in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(OSError):  # what it was never sent
                 if file is not None:
