@@ -12,6 +12,7 @@ from typing import Any
 
 from paddlewheel.connections import Connection, find_connection
 from paddlewheel.errors import RecipeError
+from paddlewheel.s3_errors import refuse_cut_answer
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 MAX_CONNECTIONS = 32
@@ -45,9 +46,17 @@ def build_client(connection_id: str) -> Any:
         config: Any = own.merge(Config(**_config_arguments(connection)))
         session: Any = boto3.session.Session(**_session_arguments(connection))
         # An endpoint of one's own is addressed by path unless config_kwargs says otherwise: botocore sees to that.
-        return session.client("s3", config=config, endpoint_url=_endpoint(connection), verify=_verify(connection))
+        client = session.client("s3", config=config, endpoint_url=_endpoint(connection), verify=_verify(connection))
     except (BotoCoreError, TypeError, ValueError) as error:
         raise RecipeError(f"{where} cannot be used for S3: {error}") from error
+    client.meta.events.register("after-call.s3", _look_at_answer)
+    return client
+
+
+def _look_at_answer(*, http_response: Any, model: Any, **_: Any) -> None:
+    if http_response.status_code < 300:
+        body = None if model.has_streaming_output else http_response.content
+        refuse_cut_answer(model.name, http_response.headers, body)
 
 
 def _session_arguments(connection: Connection) -> dict[str, Any]:

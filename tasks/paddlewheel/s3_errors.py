@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -59,8 +59,28 @@ WAYS_OUT = {
     "KeyTooLongError": "shorten the root's prefix or the names in the recipe",
     "NotImplemented": "this server lacks what a store needs: conditional writes and checksums",
 }
+# Answers that say it all in their head, and answers that say it in a body.
+IN_THE_HEAD = ("GetObject", "HeadObject", "PutObject", "UploadPart")
+IN_THE_BODY = ("CompleteMultipartUpload", "CreateMultipartUpload", "ListMultipartUploads", "ListObjectsV2")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+class AnswerCut(Exception):
+    """A connection ended within an answer's head. Python takes what came for a whole answer, a listing for empty."""
+
+
+def refuse_cut_answer(operation: str, headers: Mapping[str, str], body: bytes | None) -> None:
+    """Raise AnswerCut where an answer that says yes lacks what every such answer has. `body` None: not read yet."""
+    etag, missing = headers.get("ETag", ""), []
+    if operation in IN_THE_HEAD and not (len(etag) > 1 and etag[0] == etag[-1] == '"'):
+        missing.append("ETag")
+    if operation in ("GetObject", "HeadObject"):
+        missing += [name for name in ("Content-Length", "Last-Modified") if not headers.get(name)]
+    if operation in IN_THE_BODY and not body:
+        missing.append("body")
+    if missing:
+        raise AnswerCut(f"the answer was cut off: it has no {' and no '.join(missing)}")
 
 
 def code_of(error: BaseException) -> str:
@@ -95,7 +115,7 @@ def is_transient(error: BaseException) -> bool:
         return code_of(error) in TRANSIENT_CODES or status_of(error) in TRANSIENT_STATUS
     if isinstance(error, ConnectionError | HTTPClientError):  # none, a cut one, a time-out
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
-    return isinstance(error, IncompleteReadError | ResponseStreamingError)
+    return isinstance(error, AnswerCut | IncompleteReadError | ResponseStreamingError)
 
 
 def pause(number: int, error: BaseException, what: str) -> bool:
@@ -149,7 +169,7 @@ def refusal(error: BaseException, action: str, uri: str, connection_id: str) -> 
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
         told = f"put a key id and its secret into {credentials}, or name a connection: s3://CONNECTION@BUCKET/…"
         return StorageError(f"{permission} on {uri} was not asked for: {reason}; {told}")
-    if isinstance(error, HTTPClientError | ConnectionError):
+    if isinstance(error, HTTPClientError | ConnectionError | AnswerCut):
         told = f"is the server up, and its address right in {credentials}?"
         return StorageError(f"{permission} on {uri} got no answer: {reason}; {told}")
     if isinstance(error, BotoCoreError):
