@@ -82,7 +82,8 @@ def test_an_answer_is_asked_for_again_when_its_head_is_cut_off(store: S3Store, p
     cut(b"PUT ")
     first = store.swap("p", b"1", expected=None)
     assert store.stat("p") == first
-    assert proxy.cut is not None and proxy.cut.times == 0
+    assert proxy.cut is not None
+    assert proxy.cut.times == 0
 
 
 def test_a_swap_is_lost_when_another_had_the_same_idea_and_the_answer_is_lost_too(
