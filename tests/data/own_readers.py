@@ -47,6 +47,15 @@ def leaving(_path: Path, _params: Mapping[str, Any]) -> Any:
     raise SystemExit("enough")
 
 
+def panicking(_path: Path, _params: Mapping[str, Any]) -> Any:
+    pl.Series([2**62]).cast(pl.Datetime("ms")).to_list()  # which panics in polars, of a type beside Exception
+
+
+def narrowing(_path: Path, _params: Mapping[str, Any]) -> Iterator[Any]:
+    yield [{"id": 1, "amount": 1.0}]
+    yield [{"amount": 2.0}]
+
+
 def narrow(_path: Path, _params: Mapping[str, Any]) -> Any:
     return pl.DataFrame({"idd": [1]})
 

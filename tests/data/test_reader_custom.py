@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import GroupFile, GroupJob
+from paddlewheel.data.group import GroupFile, GroupJob, read_group
 from paddlewheel.data.isolate import Readers
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile, custom
 from paddlewheel.errors import RecipeError
@@ -79,12 +79,25 @@ def test_an_error_is_the_files_with_the_place_in_the_reader(tmp_path: Path) -> N
             r"gave a builtins\.dict; it may give polars or pandas frames, pyarrow tables or record batches, or l",
         ),
         ("leaving", "failed: SystemExit: enough"),
+        ("panicking", "failed: PanicException: "),
         ("narrow", r"the column 'id' is missing \(there is 'idd'\)"),
     ],
 )
 def test_what_is_no_table_makes_the_file_unreadable(tmp_path: Path, name: str, told: str) -> None:
     with pytest.raises(UnreadableFile, match=f"landed/a.bin: .*{told}"):
         chunks_of(tmp_path, name)
+
+
+def test_row_is_refused_when_its_piece_lacks_a_required_column(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    (tmp_path / "out").mkdir()
+    columns = (Column(name="id", type="int64"), Column(name="amount", type="float64"))
+    source = Source(name="own", path="x/*", format="own_readers:narrowing", columns=columns)
+    result = read_group(
+        GroupJob(source=dump(source), partition=None, files=(GroupFile(name="a", path=str(tmp_path / "a")),)),
+        tmp_path / "out",
+    )
+    assert (result.rows, result.refused, result.reasons) == (1, 1, {"id: missing": 1})
 
 
 @pytest.mark.parametrize("format_", ["own_readers:nobody", "no_such_module:read"])

@@ -414,3 +414,30 @@ def test_rows_are_counted_through_when_parquet_is_read_in_batches(tmp_path: Path
     job = ReadJob(name="f.parquet", path=path, source=make_source(format="parquet"))
     found = [(chunk.row_group, chunk.places.to_list()) for chunk in read_parquet(job, batch_rows=3)]
     assert found == [(0, [1, 2, 3]), (0, [4]), (1, [5, 6, 7]), (1, [8]), (2, [9, 10])]
+
+
+def test_member_that_is_missing_is_told_when_it_comes_only_later_in_the_file(tmp_path: Path) -> None:
+    content = b'{"b": "x"}\n' * 20_000 + b'{"a": 1, "b": "y"}\n'  # the first chunk has no member a
+    source = make_source(Column(name="a", type="int64"), B, format="jsonl")
+    reading = Reading(tmp_path, "f.jsonl", content, source)
+    assert reading.rows.rows() == [(1, "y")]
+    assert reading.result.reasons == {"a: missing": 20_000}
+
+
+def test_empty_objects_are_refused_when_a_column_may_not_be_null(tmp_path: Path) -> None:
+    reading = Reading(tmp_path, "f.jsonl", b"{}\n{}\n", make_source(Column(name="a", type="int64"), format="jsonl"))
+    assert (reading.result.rows, reading.result.reasons) == (0, {"a: missing": 2})
+
+
+def test_row_is_refused_when_its_moment_is_of_no_year_of_four_digits(tmp_path: Path) -> None:
+    moments = [0, 253_402_300_799_999, 253_402_300_800_000, -62_135_596_800_001, 2**62]  # milliseconds
+    days = pa.array([0, 2_932_896, 0, 0, 2_932_897], pa.int32()).cast(pa.date32())
+    table = pa.table({"at": pa.array(moments, pa.int64()).cast(pa.timestamp("ms")), "day": days})
+    columns = (Column(name="at", type="timestamp"), Column(name="day", type="date"))
+    reading = Reading(tmp_path, "f.parquet", parquet_bytes(table), make_source(*columns, format="parquet"))
+    assert reading.rows["day"].to_list() == [datetime.date(1970, 1, 1), datetime.date(9999, 12, 31)]
+    assert [one["reasons"][0]["reason"] for one in reading.refused] == [
+        "at lies outside the years of four digits",
+        "at lies outside the years of four digits",
+        "at lies outside the years of four digits; day lies outside the years of four digits",
+    ]

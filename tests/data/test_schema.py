@@ -73,8 +73,9 @@ def test_bounds_are_exact_when_int64_is_beyond_two_to_the_53() -> None:
         ("int64", ["517.0", " 5", "0x10", "9223372036854775808", "five", "1e3"]),
         ("float64", ["nan", "inf", "1e999", "1,5".replace(",", ";"), "five"]),
         ("bool", ["maybe", "2"]),
-        ("date", ["2013-02-29", "2013-1-1", "01/11/2013", "20131101"]),
+        ("date", ["2013-02-29", "2013-1-1", "01/11/2013", "20131101", "0000-12-31"]),
         ("timestamp", ["2013-11-01", "2013-11-01T25:00:00Z", "noon", "1383300000"]),
+        ("timestamp", ["0000-12-31T23:59:59Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"]),
     ],
 )
 def test_row_is_refused_when_a_text_is_not_of_the_declared_type(kind: str, bad: list[str]) -> None:

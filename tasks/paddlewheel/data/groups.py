@@ -38,8 +38,8 @@ LATER_FIELDS: Final = ("known", "unit", "drift")
 TABLE_CODE: Final = tuple(
     f"paddlewheel.data.{name}"
     for name in (
-        "group", "group_pass", "schema", "types", "readers", "compressed", "encoded", "fields", "repeated", "rows",
-        "histogram", "murmur", "sketches", "statistics", "table_statistics", "theta",
+        "group", "group_pass", "schema", "types", "calendar", "readers", "compressed", "encoded", "fields", "repeated",
+        "rows", "histogram", "murmur", "sketches", "statistics", "table_statistics", "theta",
     )
 )  # fmt: skip
 

@@ -50,10 +50,13 @@ def check_chunk(chunk: Chunk, source: Source) -> Checked:
         faults[row] = [Reason(column=WHOLE_ROW, value=None, reason=reason, counted=_without_numbers(reason))]
     size, columns = len(chunk.places), []
     for column in source.columns:
-        if column.name not in chunk.frame.columns:
-            columns.append(pl.Series(column.name, [None], dtype=POLARS_TYPES[column.type]).new_from_index(0, size))
-            continue
-        found = chunk.frame[column.name]
+        if column.name in chunk.frame.columns:
+            found = chunk.frame[column.name]
+        else:
+            found = pl.Series(column.name, [None], dtype=POLARS_TYPES[column.type]).new_from_index(0, size)
+            if not column.required and column.name not in source.key:
+                columns.append(found)
+                continue
         values, bad = _check_column(column, found, chunk, source.null_values)
         for mask, reason in bad:
             for row in mask.arg_true():

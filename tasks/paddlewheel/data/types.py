@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from paddlewheel.data.calendar import beyond_calendar
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import ColumnType
 
@@ -57,7 +58,8 @@ def parse_texts(texts: pl.Series, kind: ColumnType) -> pl.Series:
     if kind == "bool":
         return texts.str.to_lowercase().replace_strict(BOOL_TEXTS, default=None, return_dtype=pl.Boolean)
     if kind == "date":
-        return texts.set(~texts.str.contains(DATE_PATTERN), None).str.to_date("%Y-%m-%d", strict=False)
+        days = texts.set(~texts.str.contains(DATE_PATTERN), None).str.to_date("%Y-%m-%d", strict=False)
+        return days.set(beyond_calendar(days), None)
     if kind == "binary":
         return texts.set(~texts.str.contains(BASE64_PATTERN), None).str.decode("base64", strict=False)
     zoned = (
@@ -67,7 +69,8 @@ def parse_texts(texts: pl.Series, kind: ColumnType) -> pl.Series:
         .str.replace("Z$", "+00:00")
         .str.replace("^(.{10}T[^+-]*)$", "${1}+00:00")
     )
-    return zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us")
+    moments = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us")
+    return moments.set(beyond_calendar(moments), None)
 
 
 def coerce(series: pl.Series, kind: ColumnType) -> pl.Series:

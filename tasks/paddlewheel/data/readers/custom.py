@@ -71,7 +71,7 @@ def _pieces(function: Any, job: ReadJob, path: Path) -> Iterator[Any]:
             yield found
     except GeneratorExit:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # a panic of polars' and an exit are none of Exception, and cost the file too
         text = str(error).replace(str(path), job.name)
         raise UnreadableFile(
             f"{job.name}: the reader {job.source.format} failed: {type(error).__name__}: {text}"
@@ -141,8 +141,12 @@ def _check_columns(job: ReadJob, names: Sequence[str]) -> None:
 def _chunk(frame: pl.DataFrame, row: int, extra: tuple[str, ...]) -> Chunk:
     import polars as pl
 
+    from paddlewheel.data.calendar import drop_beyond
+
+    frame, broken = drop_beyond(frame)
+
     def raws(rows: Sequence[int]) -> list[str]:
         return [json.dumps(one, default=str, ensure_ascii=False) for one in frame[list(rows)].iter_rows(named=True)]
 
     places = pl.int_range(row, row + len(frame), dtype=pl.Int64, eager=True)
-    return Chunk(frame=frame, places=places, raws=raws, extra_columns=extra, unit="row", nulls_set=True)
+    return Chunk(frame=frame, places=places, raws=raws, broken=broken, extra_columns=extra, unit="row", nulls_set=True)

@@ -100,7 +100,7 @@ def _chunk(job: ReadJob, lines: Sequence[tuple[int, str]], names: dict[str, None
         objects.append(found)
         names.update(dict.fromkeys(found))
     wrong: dict[int, list[str]] = {}
-    columns = [_texts(column, objects, wrong) for column in job.source.columns if column.name in names]
+    columns = [_texts(column, objects, wrong) for column in job.source.columns]
     declared = {column.name for column in job.source.columns}
     return Chunk(
         frame=pl.DataFrame(columns),

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paddlewheel.data.calendar import drop_beyond
 from paddlewheel.data.compressed import local_path
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
@@ -56,7 +57,7 @@ def read(job: ReadJob, *, batch_rows: int = BATCH_ROWS) -> Iterator[Chunk]:
 def _chunk(batch: pa.RecordBatch, group: int, first: int, extra: tuple[str, ...]) -> Chunk:
     """A batch as a chunk; its rows are counted from `first` in the file."""
     names = [name for name in batch.schema.names if name not in extra]
-    frame = pl.DataFrame([pl.Series(name, pl.from_arrow(batch.column(name))) for name in names])
+    frame, broken = drop_beyond(pl.DataFrame([pl.Series(name, pl.from_arrow(batch.column(name))) for name in names]))
 
     def raws(rows: Sequence[int]) -> list[str]:
         return [json.dumps(row, default=_shown, ensure_ascii=False) for row in frame[list(rows)].iter_rows(named=True)]
@@ -65,6 +66,7 @@ def _chunk(batch: pa.RecordBatch, group: int, first: int, extra: tuple[str, ...]
         frame=frame,
         places=pl.int_range(first, first + len(batch), dtype=pl.Int64, eager=True),
         raws=raws,
+        broken=broken,
         extra_columns=extra,
         unit="row",
         row_group=group,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EXACT_DIGITS: Final = 15  # decimal digits that every float64 keeps
-FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31 in days since 1970; infinity lies beyond
-DAY_MICROSECONDS: Final = 86_400_000_000
 
 
 def typed_rows(table: pa.Table, source: Source) -> tuple[pl.DataFrame, dict[int, str]]:
@@ -79,9 +77,9 @@ def _within_calendar(values: pl.Series) -> pl.Series:
     """Days or moments as they are; as texts where one of them is infinity or beyond the year 9999."""
     import polars as pl
 
-    numbers = values.to_physical().cast(pl.Int64)
-    per_day = 1 if values.dtype == pl.Date else DAY_MICROSECONDS
-    outside = (numbers < FIRST_DAY * per_day) | (numbers >= (LAST_DAY + 1) * per_day)
+    from paddlewheel.data.calendar import beyond_calendar
+
+    outside = beyond_calendar(values)
     if not outside.any():
         return values
     pattern = "%Y-%m-%d" if values.dtype == pl.Date else "%Y-%m-%dT%H:%M:%S%.6f"
