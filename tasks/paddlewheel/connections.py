@@ -61,7 +61,10 @@ def find_connection(connection_id: str) -> Connection:
         return parse_connection(raw)
     except (ValueError, TypeError, AttributeError) as error:
         # Not the value itself: it may hold a password.
-        raise RecipeError(f"{variable_of(connection_id)} is neither a connection's URI nor its JSON") from error
+        raise RecipeError(
+            f"{variable_of(connection_id)} is neither a connection's URI nor its JSON; in a URI, a secret's / is "
+            "written %2F, its + %2B and its @ %40"
+        ) from error
 
 
 def variable_of(connection_id: str) -> str:

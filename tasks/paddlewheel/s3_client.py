@@ -7,6 +7,7 @@ this module: a DAG that is parsed opens no store.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,6 +72,9 @@ def _session_arguments(connection: Connection) -> dict[str, Any]:
         "region_name": extra.get("region_name"),
         "profile_name": extra.get("profile_name"),
     }
+    for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"):
+        if re.search(r"\s", found[name] or ""):
+            raise ValueError(f"its {name} has white space in it, as a line's end that was copied with it")
     return {name: value for name, value in found.items() if value}
 
 

@@ -114,7 +114,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         return code_of(error) in TRANSIENT_CODES or status_of(error) in TRANSIENT_STATUS
     if isinstance(error, ConnectionError | HTTPClientError):  # none, a cut one, a time-out
-        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+        return not any(words in str(error) for words in ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER"))
     return isinstance(error, AnswerCut | IncompleteReadError | ResponseStreamingError)
 
 
@@ -171,7 +171,11 @@ def refusal(error: BaseException, action: str, uri: str, connection_id: str) -> 
         return StorageError(f"{permission} on {uri} was not asked for: {reason}; {told}")
     if isinstance(error, HTTPClientError | ConnectionError | AnswerCut):
         told = f"is the server up, and its address right in {credentials}?"
+        if "WRONG_VERSION_NUMBER" in reason:
+            told = f"that address speaks no TLS: write it with http:// in {credentials}"
         return StorageError(f"{permission} on {uri} got no answer: {reason}; {told}")
+    if type(error).__name__ == "ParamValidationError" and "Invalid bucket name" in reason:
+        return StorageError(f"{permission} on {uri} was not asked for: {WAYS_OUT['InvalidBucketName']}")
     if isinstance(error, BotoCoreError):
         return StorageError(f"{permission} on {uri} failed: {reason}; see {credentials}")
     return StorageError(f"{permission} on {uri} failed: {reason}")

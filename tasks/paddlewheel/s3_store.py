@@ -38,11 +38,20 @@ class S3Store:
     def __init__(self, root: str, *, cache: ObjectCache | None = None) -> None:
         parts = urlsplit(root)
         connection_id, _, bucket = parts.netloc.rpartition("@")
+        if ":" in connection_id:  # not the root itself: it may hold a secret
+            raise RecipeError(
+                f"a root on {bucket!r} names a key and its secret; put them into a connection, and name that: "
+                "s3://CONNECTION@BUCKET/PREFIX"
+            )
         if parts.scheme != "s3" or not bucket or parts.query or parts.fragment:
             raise RecipeError(
                 f"{root!r} is no root on S3; write s3://[CONNECTION@]BUCKET/PREFIX (a ? or # in it as %3F or %23)"
             )
         prefix = unquote(parts.path).strip("/")
+        if {".", ".."} & set(prefix.split("/")):
+            raise RecipeError(
+                f"{root!r} is no root on S3: a prefix is taken as it stands, so that . and .. lead nowhere"
+            )
         self._start = f"{prefix}/" if prefix else ""
         self.bucket = S3Bucket(connection_id, bucket)
         self.root = f"{self.bucket.root}/{quote_key(prefix)}".rstrip("/")

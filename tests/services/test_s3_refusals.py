@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddlewheel import s3_errors
-from paddlewheel.errors import StorageError
+from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.s3_store import S3Store
 from paddlewheel.storage import open_store
 
@@ -138,3 +138,42 @@ def test_a_server_that_does_not_answer_is_told(
     for name in ("stat", "publish", "list"):
         with pytest.raises(StorageError, match=r" got no answer: Could not connect .* is the server up, and its"):
             ACTIONS[name][1](store)
+
+
+@pytest.mark.parametrize(
+    ("root", "told"),
+    [
+        ("s3://mine@bucket/../x", ". and .. lead nowhere"),
+        ("s3://mine@bucket/a/./b", ". and .. lead nowhere"),
+        ("s3://KEYID:sEcReT@bucket/x", "a root on 'bucket' names a key and its secret; put them into a connection"),
+        ("s3://mine@/x", "is no root on S3"),
+        ("s3:/bucket/x", "is no root on S3"),
+    ],
+)
+def test_a_root_that_cannot_be_is_told_without_its_secret(root: str, told: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        open_store(root)
+    assert told in str(caught.value)
+    assert "sEcReT" not in str(caught.value)
+
+
+def test_a_bucket_that_no_server_can_have_is_told(s3_bucket: str) -> None:
+    with pytest.raises(StorageError, match=r"no bucket can have this name: correct the root$"):
+        open_store(f"s3://mine@{s3_bucket}:80/x").stat("a")
+
+
+def test_a_key_that_was_copied_with_its_line_end_is_told(
+    s3_server: S3Server, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, s3_server.connection(Keys(key_id=s3_server.admin.key_id, secret="sEcReT/of+nobody\n")))
+    with pytest.raises(RecipeError, match=r"'mine' cannot be used for S3: its aws_secret_access_key has white space"):
+        store.stat("a")
+
+
+def test_a_server_without_tls_is_told_at_once(
+    s3_server: S3Server, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, s3_server.connection(endpoint_url=s3_server.endpoint_url.replace("http:", "https:")))
+    monkeypatch.setattr(s3_errors, "pause", lambda *_: pytest.fail("asked again"))
+    with pytest.raises(StorageError, match=r"that address speaks no TLS: write it with http:// in the connection"):
+        store.stat("a")
