@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check_drift import check_drift
 from paddlewheel.recipe_check_sources import check_origin
-from paddlewheel.recipe_data import SHARDINGS, Column, Join, Source
+from paddlewheel.recipe_data import SHARDINGS, Column, ColumnType, Join, Scalar, Source
 from paddlewheel.recipe_tree import Fault, unknown_name
 
 NUMBERS = ("int64", "float64")
@@ -33,6 +34,7 @@ def check_sources(recipe: Recipe) -> Iterator[Fault]:
         for index, name in enumerate(source.key):
             if name not in names:
                 yield unknown_name(f"{path}.key.{index}", name, names, "a column of this source")
+        yield from check_unique(f"{path}.key", source.key)
         for index, column in enumerate(source.columns):
             yield from _check_column(f"{path}.columns.{index}", column)
     left = {column.name: column for column in recipe.data.rows.columns}
@@ -49,10 +51,31 @@ def _check_column(path: str, column: Column) -> Iterator[Fault]:
             yield Fault(path=f"{path}.pattern", value=column.pattern, allowed=f"must be a regular expression ({error})")
     if column.minimum is not None and column.maximum is not None and column.minimum > column.maximum:
         yield Fault(path=f"{path}.minimum", value=column.minimum, allowed=f"must not exceed maximum {column.maximum}")
+    for index, value in enumerate(column.allowed or ()):
+        if not _is_of(column.type, value):
+            allowed = f"is not of the column's type {column.type}, so no row could have it"
+            yield Fault(path=f"{path}.allowed.{index}", value=value, allowed=allowed)
+    if column.allowed == ():
+        yield Fault(path=f"{path}.allowed", value=[], allowed="names no value, so every row would be refused")
     for field, types in (("minimum", NUMBERS), ("maximum", NUMBERS), ("pattern", ("string",))):
         if getattr(column, field) is not None and column.type not in types:
             allowed = f"is for a column of type {' or '.join(types)}, this is a {column.type}"
             yield Fault(path=f"{path}.{field}", value=getattr(column, field), allowed=allowed)
+
+
+def _is_of(kind: ColumnType, value: Scalar) -> bool:
+    """Whether an allowed value can be one of this type, as far as can be told without its format."""
+    text = str(value)
+    if kind == "int64":
+        return re.fullmatch(r"[+-]?\d+", text) is not None and -(2**63) <= int(text) < 2**63
+    if kind == "float64":
+        try:
+            return math.isfinite(float(text))
+        except ValueError:
+            return False
+    if kind == "string":
+        return not isinstance(value, bool)  # NO, unquoted in YAML, is false
+    return kind != "bool" or text.lower() in ("true", "t", "1", "false", "f", "0")
 
 
 def _check_join(path: str, join: Join, left: Mapping[str, Column]) -> Iterator[Fault]:

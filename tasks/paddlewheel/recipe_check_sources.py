@@ -46,13 +46,23 @@ def _check_path(path: str, source: Source, *, by_day: bool) -> Iterator[Fault]:
         yield Fault(path=f"{path}.path", value=source.path, allowed=allowed)
     if any("**" in part and part != "**" for part in parts):
         yield Fault(path=f"{path}.path", value=source.path, allowed="has ** within a name; ** is a name of its own")
-    try:
-        codecs.lookup(source.encoding)
-    except LookupError:
+    if not _is_text_encoding(source.encoding):
         allowed = "must be an encoding that Python knows, as utf-8 or latin-1"
         yield Fault(path=f"{path}.encoding", value=source.encoding, allowed=allowed)
+    if source.delimiter is not None and (not source.delimiter.isascii() or source.delimiter in '"\r\n'):
+        allowed = "must be a character of ASCII, no quote and no line end"
+        yield Fault(path=f"{path}.delimiter", value=source.delimiter, allowed=allowed)
     if source.format == "sql":
         yield Fault(path=f"{path}.format", value="sql", allowed="a query is given by sql: {connection, query}")
+
+
+def _is_text_encoding(name: str) -> bool:
+    """Whether files can be read piece by piece as text of this encoding; base64 is an encoding to Python too."""
+    try:
+        decoder = codecs.lookup(name).incrementaldecoder
+        return decoder is not None and isinstance(decoder().decode(b"", True), str)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _check_params(path: str, source: Source) -> Iterator[Fault]:

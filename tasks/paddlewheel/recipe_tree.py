@@ -26,6 +26,10 @@ STAND_INS: Mapping[str, Any] = {
     "training.global_batch": 1,
 }
 
+NO_YAML = (
+    """must be a YAML value; a text with { [ : or # in it needs quotes of its own, as path='"{partition}/*.csv"'"""
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -74,8 +78,25 @@ def faults_of(error: pydantic.ValidationError) -> Iterator[Fault]:
                 nearest=next(iter(near), None),
             )
         else:
-            message = entry["msg"].replace("Input should", "must")
-            yield Fault(path=path, value=entry["input"], allowed=message[:1].lower() + message[1:])
+            yield Fault(path=path, value=entry["input"], allowed=_in_words(entry))
+
+
+def _in_words(entry: Mapping[str, Any]) -> str:
+    """What pydantic found wrong, in the words of YAML: it speaks of tuples and instances."""
+    kind, bounds = entry["type"], entry.get("ctx", {})
+    if kind == "tuple_type":
+        return "must be a list, as [a, b]"
+    if kind in ("dataclass_type", "dict_type"):
+        return "must be a mapping, as {field: value}"
+    if kind == "too_short":
+        return f"must have at least {bounds['min_length']} of them"
+    if kind in ("string_too_short", "string_too_long"):
+        least, most = bounds.get("min_length"), bounds.get("max_length")
+        return f"must have at {'least' if most is None else 'most'} {least if most is None else most} characters"
+    if kind == "string_pattern_mismatch":
+        return f"must match {bounds['pattern']}"
+    message: str = entry["msg"].replace("Input should", "must")
+    return message[:1].lower() + message[1:]
 
 
 def misread_truths(tree: Any, part: Any, path: str = "") -> Iterator[Fault]:
@@ -141,7 +162,7 @@ def parse_overrides(overrides: Sequence[str] | Mapping[str, Any], faults: list[F
         try:
             yield path, yaml.safe_load(value)
         except yaml.YAMLError:
-            faults.append(Fault(path=f"--set {path}", value=value, allowed="must be a YAML value"))
+            faults.append(Fault(path=f"--set {path}", value=value, allowed=NO_YAML))
 
 
 def set_path(tree: Any, path: str, value: Any, faults: list[Fault]) -> None:
