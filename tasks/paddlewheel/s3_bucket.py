@@ -63,13 +63,13 @@ class S3Bucket:
             if status_of(error) == 404 and self._is_there:
                 return None
             if 400 <= status_of(error) < 500:
-                return self._look_into(name)
+                return self.look_into(name)
             raise self.told(error, "HeadObject", name) from error
         self._is_there = True
         return found
 
-    def _look_into(self, name: str) -> dict[str, Any] | None:
-        """What HEAD did not say; the object's head where it came into being meanwhile."""
+    def look_into(self, name: str) -> dict[str, Any] | None:
+        """The object's head after a HEAD that did not find it: the bucket itself may be gone, which this raises."""
         try:
             self._ask("GetObject", name, "get_object", Key=name)["Body"].close()
         except Exception as error:

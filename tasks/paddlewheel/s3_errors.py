@@ -56,6 +56,7 @@ WAYS_OUT = {
     "PermanentRedirect": "set the bucket's region (region_name) or endpoint in {credentials}",
     "IllegalLocationConstraintException": "set the bucket's region (region_name) in {credentials}",
     "PreconditionFailed": "the server says that another object is there, but shows none",
+    "InsufficientStorage": "the server's disk is full: free some space there, then run the same command again",
     "KeyTooLongError": "shorten the root's prefix or the names in the recipe",
     "NotImplemented": "this server lacks what a store needs: conditional writes and checksums",
 }

@@ -172,10 +172,11 @@ class S3Store:
         return f"{self.root}\0{key}\0{version}"
 
     def _must_be_there(self, key: str) -> Stat:
-        stat = self.stat(key)
-        if stat is None:
+        name = self._name(key)
+        head = self.bucket.head(name) or self.bucket.look_into(name)
+        if head is None:
             raise StorageError(f"cannot read {self.uri(key)}: no such object")
-        return stat
+        return _describe(key, head)
 
     def _fetch(self, key: str, version: str | None, *, again: bool) -> tuple[Path, str]:
         """(cached file, digest) of the object, or of this version of it."""

@@ -51,6 +51,8 @@ def writing(where: str, *, elsewhere: str = OTHER_ROOT) -> Iterator[None]:
     """
     try:
         yield
+    except PaddlewheelError:
+        raise  # told already; a disk that is full may be a server's
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else _disk_fault(str(error))
         if number is None:

@@ -13,6 +13,7 @@ from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.s3_store import S3Store
 from paddlewheel.storage import open_store
 
+from .s3.proxy import Proxy, Refuse
 from .s3.server import Keys, S3Server, free_port
 
 pytestmark = pytest.mark.services
@@ -89,6 +90,30 @@ def test_a_bucket_that_is_not_there_is_told(store: S3Store) -> None:
     for text in refusals(elsewhere).values():
         assert "NoSuchBucket" in text
         assert "create the bucket, or correct the root" in text
+
+
+def test_a_bucket_that_went_meanwhile_is_told(store: S3Store, s3_server: S3Server, s3_bucket: str) -> None:
+    """A HEAD's 404 looks the same for a key and for a bucket that is not there."""
+    store.publish("a/b", b"abc")
+    assert store.stat("a/other") is None
+    folder = s3_server.object_path(s3_bucket, "")
+    folder.rename(folder.with_name(f"{s3_bucket}-gone"))
+    for name in ("read", "local_path", "list", "publish"):
+        told = refusals(store, name)[name]
+        assert "NoSuchBucket" in told
+        assert "create the bucket, or correct the root" in told
+
+
+def test_the_servers_full_disk_is_not_taken_for_ones_own(store: S3Store, proxy: Proxy) -> None:
+    full = {"status": "507 Insufficient Storage", "code": "InsufficientStorage", "words": "No space left on device"}
+    proxy.refuse = Refuse(**full, only=b"PUT ")
+    with (
+        pytest.raises(
+            StorageError, match=r"^PutObject was refused on \S+/a: InsufficientStorage .*free some space there"
+        ),
+        store.staging(),
+    ):
+        store.publish("a", b"abc")
 
 
 def test_a_clock_that_is_off_is_told(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,17 +29,21 @@ class Cut:
 
 @dataclass(kw_only=True)
 class Refuse:
-    """Answer `times` requests that begin with `only` by this status and S3 error, in the server's stead."""
+    """Answer `times` requests that begin with `only` by this status and S3 error, in the server's stead.
+
+    `words` are its message (empty: the code).
+    """
 
     status: str
     code: str
+    words: str = ""
     times: int = 1
     only: bytes = b""
 
     @property
     def answer(self) -> bytes:
         """The whole HTTP answer."""
-        body = f"<Error><Code>{self.code}</Code><Message>{self.code}</Message></Error>".encode()
+        body = f"<Error><Code>{self.code}</Code><Message>{self.words or self.code}</Message></Error>".encode()
         head = f"HTTP/1.1 {self.status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
         return head.encode() + b"Connection: close\r\n\r\n" + body
 
