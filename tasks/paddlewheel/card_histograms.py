@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,21 +104,24 @@ def _range(columns: Sequence[ColumnStatistics]) -> tuple[float, float, int]:
         return low - 0.5, high + 0.5, round(high - low) + 1
     if high == low:
         room = abs(low) * 0.1 or 1.0
-        return low - room, high + room, BINS
+        return max(low - room, -sys.float_info.max), min(high + room, sys.float_info.max), BINS
     return low, high, BINS
 
 
 def _shares(column: ColumnStatistics, low: float, high: float, count: int) -> list[float]:
-    width = (high - low) / count
+    width = high / count - low / count  # their difference may be beyond all floats
     rows = [0.0] * count
 
     def place(value: float) -> int:
-        return min(max(math.floor((value - low) / width), 0), count - 1)
+        position = (value - low) / width
+        if not math.isfinite(position):
+            position = value / width - low / width
+        return count - 1 if position >= count else math.floor(position) if position > 0 else 0
 
     for bucket, here in column.histogram.items():
         start, end = bucket_edges(column.type, bucket)
         if end - start <= max(width, 1.0):
-            rows[place(start if column.type != "float64" else (start + end) / 2)] += here
+            rows[place(start if column.type != "float64" else start / 2 + end / 2)] += here
             continue
         first, last = place(start), place(end)
         for position in range(first, last + 1):  # spread a wide bucket over the bins that it covers

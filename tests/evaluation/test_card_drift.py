@@ -180,3 +180,11 @@ def test_chart_is_well_formed_when_values_are_odd(values: list[Any], kind: Colum
 def test_chart_says_so_when_there_is_no_value() -> None:
     empty = Seen(label="a", look="train", column=one([None], "float64"))
     assert small_chart("x", [empty]) == '<p class="none">No value to draw.</p>'
+
+
+@pytest.mark.parametrize(
+    "values", [[-1e308, 0.0, 1e308], [1.7976931348623157e308] * 3, [5e-324] * 3, [-1.7976931348623157e308] * 3]
+)
+def test_every_row_is_drawn_when_numbers_are_at_the_ends_of_the_floats(values: list[float]) -> None:
+    (bars,) = drawn(one(values, "float64")).findall("path")
+    assert bars.get("d", "").count("z") == len(set(values))  # a bar each, so many as there are different values
