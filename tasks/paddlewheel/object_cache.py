@@ -59,6 +59,14 @@ class ObjectCache:
         The copy's bytes are compared with their digest once in a process and as long as the file looks unchanged; with
         `again` in any case. The file's own name is `name`.
         """
+        try:
+            return self._fetch(identity, name, download, again)
+        except (FileNotFoundError, StorageError) as error:
+            if not isinstance(error.__cause__ or error, FileNotFoundError):
+                raise
+            return self._fetch(identity, name, download, again)  # somebody removed the cache from under it
+
+    def _fetch(self, identity: str, name: str, download: Callable[[Path], str], again: bool) -> tuple[Path, str]:
         entry = self._entry(identity)
         with self._locked(entry):
             found = _find(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -106,6 +107,33 @@ def test_a_damaged_copy_is_fetched_again_and_told(tmp_path: Path, caplog: pytest
     again, found = cache.fetch("0", "0", writes(b"abc"))
     assert (again.read_bytes(), found) == (b"abc", digest)
     assert f"the cached copy {path} is damaged" in caplog.text
+
+
+def test_a_cache_that_is_removed_while_it_fetches_fetches_again(tmp_path: Path) -> None:
+    abc = "06b05ab6733a618578af5f94892f3950"  # xxh128sum of "abc"
+    cache, tries = ObjectCache(folder=tmp_path / "cache"), list[Path]()
+
+    def download(path: Path) -> str:
+        path.write_bytes(b"abc")
+        tries.append(path)
+        if len(tries) == 1:
+            shutil.rmtree(tmp_path / "cache")
+        return abc
+
+    path, digest = cache.fetch("a", "name", download)
+    assert (path.read_bytes(), digest, len(tries)) == (b"abc", abc, 2)
+
+
+def test_an_object_that_went_is_no_reason_to_fetch_again(tmp_path: Path) -> None:
+    tries = list[Path]()
+
+    def download(path: Path) -> str:
+        tries.append(path)
+        raise StorageError("no such object")
+
+    with pytest.raises(StorageError, match="no such object"):
+        ObjectCache(folder=tmp_path / "cache").fetch("a", "name", download)
+    assert len(tries) == 1
 
 
 def test_a_long_name_keeps_its_end(tmp_path: Path) -> None:
