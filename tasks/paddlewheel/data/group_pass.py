@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import polars as pl
 
+from paddlewheel.data.codes import Coder
 from paddlewheel.data.group import REFUSED_NAME, ROWS_NAME, STATISTICS_NAME, FileCount, GroupFile, GroupResult
 from paddlewheel.data.readers import CUSTOM, READERS, Chunk, Reader, ReadJob, UnreadableFile
 from paddlewheel.data.repeated import KeyLog, Repeats
-from paddlewheel.data.rows import RowGroups, RowsWriter, text_bytes
+from paddlewheel.data.rows import GROUP_ROWS, RowGroups, RowsWriter, text_bytes
 from paddlewheel.data.schema import Checked, Reason, check_chunk, refusal_lines
 from paddlewheel.data.statistics import StatisticsBuilder
 from paddlewheel.errors import DataError
@@ -80,7 +81,7 @@ class GroupPass:
         self._reasons: Counter[str] = Counter()
         self._extra_columns: dict[str, None] = {}
         self._sound_rows = 0  # of files read whole before this one
-        self._groups = RowGroups()
+        self._groups, self._coder = RowGroups(), Coder(GROUP_ROWS)
         self._statistics = StatisticsBuilder(source.columns)
         self._keys = KeyLog(source.key, self._scratch) if source.key and repeats is None else None
         self._writer = RowsWriter(self._scratch / ROWS_NAME, source.columns)
@@ -189,8 +190,9 @@ class GroupPass:
         held.rows_held, held.refused_lines, held.held_bytes = [], [], 0
 
     def _emit(self, group: pl.DataFrame) -> None:
-        self._writer.write(group)
-        self._statistics.add(group)
+        codes = {column.name: self._coder.codes(column) for column in group}
+        self._writer.write(group, codes)
+        self._statistics.add(group, codes)
 
 
 def load_reader(source: Source) -> Reader:

@@ -39,7 +39,7 @@ TABLE_CODE: Final = tuple(
     f"paddlewheel.data.{name}"
     for name in (
         "group", "group_pass", "schema", "types", "calendar", "readers", "compressed", "encoded", "fields", "repeated",
-        "rows", "histogram", "murmur", "sketches", "statistics", "table_statistics", "theta",
+        "rows", "codes", "histogram", "murmur", "sketches", "statistics", "table_statistics", "theta",
     )
 )  # fmt: skip
 

@@ -1,10 +1,9 @@
 """Hashes of a block of values, and of its rows: MurmurHash3_x64_128 with the seed of Apache DataSketches.
 
 Over UTF-8 text or the eight bytes of a number, so that what is kept of them is that library's own theta sketch.
-Integers alone, the same on any machine. Loops without a branch a row, so that the compiler makes vectors of them. R:
-rows of a block; 0 in a block of hashes: no value.
+Integers alone, the same on any machine. R: rows of a block; D: distinct values of a column in it; a hash
+of 0: no value.
 """
-# ruff: noqa: PLR0917
 
 from __future__ import annotations
 
@@ -58,46 +57,26 @@ def _finish(h1: Any, h2: Any, k1: Any, k2: Any, size: Any) -> Any:
 
 
 @inline
-def _is_null(validity: Any, place: int) -> Any:
+def is_null(validity: Any, place: int) -> Any:
+    """Whether Arrow's bitmap, which is empty where nothing is missing, has no value there."""
     return len(validity) > 0 and not (validity[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
 
 
-@inline
-def _take_nulls(validity: Any, place: int, hashes_R: Any, rows_R: Any) -> None:
-    """Nulls' hashes become NULL, then all go into the hashes of their rows. place: of the first row in the bitmap."""
-    if len(validity):
-        for i in range(len(hashes_R)):
-            if _is_null(validity, place + i):
-                hashes_R[i] = NULL
-    for i in range(len(hashes_R)):
-        rows_R[i] = rows_R[i] * _ROW_FACTOR + hashes_R[i]
-
-
 @jit
-def hash_short_texts(
-    views: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
-) -> None:  # pragma: no cover - compiled
-    """Hashes of texts of up to 12 bytes, out of Arrow's string views (uint64[2N]: length and bytes, zero-padded).
-
-    Without a branch a row, so that the compiler makes vectors of it: three times as fast.
-    """
-    size = stop - start
-    block, hashes, rows = views[2 * (offset + start) : 2 * (offset + stop)], hashes_R[:size], rows_R[:size]
-    for i in range(size):
-        a, b = block[2 * i], block[2 * i + 1]
+def hash_short_texts(views: Any, hashes_D: Any) -> None:  # pragma: no cover - compiled
+    """Hashes of texts of up to 12 bytes, out of Arrow's string views (uint64[D, 2]: length and bytes, zero-padded)."""
+    for i in range(len(hashes_D)):
+        a, b = views[i, 0], views[i, 1]
         # DataSketches passes over an empty text: it counts as the text of one zero byte
         length = max(a & np.uint64(0xFFFFFFFF), _ONE)
         low = (a >> np.uint64(32)) | (b << np.uint64(32))
-        hashes[i] = _finish(_SEED64, _SEED64, low, b >> np.uint64(32), length)
-    _take_nulls(validity, offset + start, hashes, rows)
+        hashes_D[i] = _finish(_SEED64, _SEED64, low, b >> np.uint64(32), length)
 
 
 @jit
-def hash_texts(
-    data: Any, ends: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
-) -> None:  # pragma: no cover - compiled
-    """Hashes of texts of any length, out of Arrow's large_string (uint8 bytes, int64[N+1] offsets)."""
-    for i in range(start, stop):
+def hash_texts(data: Any, ends: Any, offset: int, hashes_R: Any) -> None:  # pragma: no cover - compiled
+    """Hashes of texts of any length, out of Arrow's large_string (uint8 bytes, int64[N+1] offsets) from `offset` on."""
+    for i in range(len(hashes_R)):
         place = offset + i
         first, last = ends[place], ends[place + 1]
         size = max(last - first, 1)
@@ -120,29 +99,41 @@ def hash_texts(
                 k1 |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
             else:
                 k2 |= np.uint64(data[at + byte]) << np.uint64(8 * (byte - 8))
-        hashes_R[i - start] = _finish(h1, h2, k1, k2, np.uint64(size))
-    _take_nulls(validity, offset + start, hashes_R[: stop - start], rows_R[: stop - start])
+        hashes_R[i] = _finish(h1, h2, k1, k2, np.uint64(size))
 
 
 @jit
-def hash_words(
-    words: Any, validity: Any, offset: int, start: int, stop: int, hashes_R: Any, rows_R: Any
-) -> None:  # pragma: no cover - compiled
+def hash_words(words: Any, hashes_D: Any) -> None:  # pragma: no cover - compiled
     """Hashes of eight-byte values (int64)."""
-    size, first = stop - start, offset + start
-    hashes, rows = hashes_R[:size], rows_R[:size]
-    for i in range(size):
-        hashes[i] = _finish(_SEED64, _SEED64, np.uint64(words[first + i]), np.uint64(0), np.uint64(8))
-    _take_nulls(validity, first, hashes, rows)
+    for i in range(len(hashes_D)):
+        hashes_D[i] = _finish(_SEED64, _SEED64, np.uint64(words[i]), np.uint64(0), np.uint64(8))
 
 
 @jit
-def depths(rows_R: Any, num_rows: int, depths_R: Any) -> None:  # pragma: no cover - compiled
-    """How deep each row is sampled: the leading zero bits of its mixed hash, so half of the rows reach each next."""
-    top = np.uint64(1 << 63)
-    for i in range(num_rows):
+def add_to_rows(codes_R: Any, hashes_D1: Any, rows_R: Any) -> None:  # pragma: no cover - compiled
+    """Take a column into the hashes of its rows. hashes_D1: NULL, then the hash of each code."""
+    for i in range(len(codes_R)):
+        rows_R[i] = rows_R[i] * _ROW_FACTOR + hashes_D1[np.uint64(codes_R[i] + 1)]
+
+
+@jit
+def depths(rows_R: Any, depths_R: Any, order_R: Any, starts: Any) -> None:  # pragma: no cover - compiled
+    """How deep each row is sampled: the leading zero bits of its mixed hash, so half of the rows reach each next.
+
+    order_R: the rows by depth, the deepest first; starts[depth]: how many are deeper than that.
+    """
+    top, counts = np.uint64(1 << 63), np.zeros(DEPTHS, np.int64)
+    for i in range(len(rows_R)):
         h, depth = _mix(rows_R[i]), 0
         while depth < DEPTHS - 1 and not h & top:
             h <<= _ONE
             depth += 1
         depths_R[i] = depth
+        counts[depth] += 1
+    starts[DEPTHS - 1] = 0
+    for depth in range(DEPTHS - 2, -1, -1):
+        starts[depth] = starts[depth + 1] + counts[depth + 1]
+    places = starts.copy()
+    for i in range(len(rows_R)):
+        order_R[places[depths_R[i]]] = i
+        places[depths_R[i]] += 1

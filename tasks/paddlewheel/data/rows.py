@@ -6,7 +6,7 @@ polars has no writer to which row groups can be given one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paddlewheel.data.codes import Codes
 from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.recipe_data import Column
 
@@ -22,6 +23,8 @@ GROUP_ROWS: Final = 1 << 16
 GROUP_BYTES: Final = 32 << 20
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
+OFTEN: Final = 2  # rows a value from which on a dictionary pays
+CODED: Final = pa.dictionary(pa.int32(), pa.string())
 
 
 class RowGroups:
@@ -41,7 +44,7 @@ class RowGroups:
             whole = pl.concat(self._held)
             size = min(self._size(whole), len(whole))
             rest = whole[size:]
-            group = whole[:size].rechunk()
+            group = whole[:size]
             self._held = [rest] if len(rest) else []
             self._held_rows = len(rest)
             self._held_bytes = text_bytes(rest)
@@ -51,7 +54,7 @@ class RowGroups:
     def rest(self) -> Iterator[pl.DataFrame]:
         """The last row group, if any rows are left."""
         if self._held:
-            yield pl.concat(self._held).rechunk()
+            yield pl.concat(self._held)
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def _size(self, frame: pl.DataFrame) -> int:
@@ -88,24 +91,56 @@ def _text_sizes(frame: pl.DataFrame) -> list[pl.Expr]:
 
 
 class RowsWriter:
-    """Writes row groups to a Parquet file, until it is closed; a file without rows has the columns all the same."""
+    """Writes row groups to a Parquet file, until it is closed; a file without rows has the columns all the same.
+
+    The first row group decides for the file: a column in which most rows have a value of their own is written plain,
+    and another one of short texts takes its dictionaries from their codes, where Parquet's own would be found again.
+    """
 
     def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
-        empty = pl.DataFrame(schema={column.name: POLARS_TYPES[column.type] for column in columns})
-        self._schema: Any = _table(empty).schema
-        self._writer = pq.ParquetWriter(
-            path, self._schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL, write_statistics=False,
-            store_schema=False,
-        )  # fmt: skip
+        self._path = path
+        self._writer: Any = None
+        self._empty = pl.DataFrame(schema={column.name: POLARS_TYPES[column.type] for column in columns})
 
     def close(self) -> None:
         """Write the footer; a second time does nothing."""
+        if self._writer is None:
+            self._open({}, 0)
         self._writer.close()
 
-    def write(self, group: pl.DataFrame) -> None:
-        """Append one row group, whose columns have one chunk each."""
-        self._writer.write_table(_table(group).cast(self._schema), row_group_size=len(group))
+    def write(self, group: pl.DataFrame, codes: Mapping[str, Codes]) -> None:
+        """Append one row group, whose columns have these codes."""
+        if self._writer is None:
+            self._open(codes, len(group))
+        arrays = [
+            _coded(group[entry.name], codes[entry.name])
+            if pa.types.is_dictionary(entry.type)
+            else _array(group[entry.name]).cast(entry.type)
+            for entry in self._schema
+        ]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(group))
+
+    def _open(self, codes: Mapping[str, Codes], num_rows: int) -> None:
+        few = {name for name, found in codes.items() if OFTEN * len(found.firsts_D) <= num_rows}
+        coded = {name for name in few if codes[name].is_texts}
+        schema = self._empty.to_arrow(compat_level=pl.CompatLevel.newest()).schema
+        self._schema = pa.schema([pa.field(one.name, CODED) if one.name in coded else one for one in schema])
+        options: Any = {"use_dictionary": sorted(few) or False}
+        self._writer = pq.ParquetWriter(
+            self._path, self._schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL,
+            write_statistics=False, store_schema=False, **options,
+        )  # fmt: skip
 
 
-def _table(frame: pl.DataFrame) -> pa.Table:
-    return frame.to_arrow(compat_level=pl.CompatLevel.newest())
+def _coded(column: pl.Series, codes: Codes) -> Any:
+    """The column as codes and their dictionary."""
+    if not codes.is_texts:
+        return _array(column).cast(pa.string()).dictionary_encode()
+    there_R = codes.codes_R >= 0
+    validity = None if there_R.all() else pa.py_buffer(np.packbits(there_R, bitorder="little").data)
+    indices = pa.Array.from_buffers(pa.int32(), len(there_R), [validity, pa.py_buffer(codes.codes_R)])
+    return pa.DictionaryArray.from_arrays(indices, codes.texts(), safe=False)
+
+
+def _array(column: pl.Series) -> Any:
+    return column.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())

@@ -1,7 +1,8 @@
-"""What the statistics' one pass counts of a block of hashed values: buckets, frequent values, the smallest hashes.
+"""What the statistics count of a block of rows as codes: buckets, frequent values, the smallest hashes.
 
 Integers alone: equal rows give equal states on any machine, in any order and however they are split. Arrays are passed
-one by one, since a compiled function takes no dataclass: R rows of a block.
+one by one, since a compiled function takes no dataclass: R rows of a block, D distinct values of a column in it; D1: of
+NULL and then each of them.
 """
 # ruff: noqa: PLR0917
 
@@ -36,21 +37,29 @@ def _whole_bucket(value: Any) -> Any:
 
 
 @jit
-def add_to_histogram(
-    values: Any, words: Any, divisor: int, first: int, start: int, stop: int, hashes_R: Any,
-    extremes: Any, pages: Any, base: int, counts: Any,
-) -> int:  # pragma: no cover - compiled  # fmt: skip
-    """Count a block's values in their buckets; the row at which `counts` must get longer, or `stop`.
+def rows_by_code(codes_R: Any, rows_D: Any) -> int:  # pragma: no cover - compiled
+    """Count the rows of each code; returns how many rows have one."""
+    found = 0
+    for i in range(len(codes_R)):
+        code = codes_R[i]
+        if code >= 0:
+            rows_D[np.uint64(code)] += 1
+            found += 1
+    return found
 
-    values: int64 or float64; words: the same as int64; first: of the block's rows in them. divisor: a day, or 0 or -1
-    for buckets by the first bits of a whole number or of a float. extremes: smallest and largest so far. pages: by
-    (bucket - base) / 2**PAGE_BITS, where its counts lie, -1 for nowhere yet; the last element is how many lie there.
+
+@jit
+def add_to_histogram(
+    values: Any, words: Any, divisor: int, start: int, rows_D: Any, extremes: Any, pages: Any, base: int, counts: Any,
+) -> int:  # pragma: no cover - compiled  # fmt: skip
+    """Count distinct values, from `start` on, with their rows; where `counts` must get longer, or D.
+
+    values: int64 or float64; words: the same as int64. divisor: a day, or 0 or -1 for buckets by the first bits of a
+    whole number or of a float. extremes: smallest and largest so far. pages: by (bucket - base) / 2**PAGE_BITS, where
+    its counts lie, -1 for nowhere yet; the last element is how many lie there.
     """
-    smallest, largest = extremes[0], extremes[1]
-    for i in range(start, stop):
-        if hashes_R[i] == NULL:
-            continue
-        value, word = values[first + i], words[first + i]
+    for i in range(start, len(rows_D)):
+        value, word = values[i], words[i]
         if divisor == 0:
             bucket = _whole_bucket(word)
         elif divisor > 0:
@@ -61,14 +70,12 @@ def add_to_histogram(
         page = (bucket - base) >> PAGE_BITS
         if pages[page] < 0:
             if pages[-1] == len(counts):
-                extremes[0], extremes[1] = smallest, largest
                 return i
             pages[page] = pages[-1]
             pages[-1] += 1
-        counts[pages[page], (bucket - base) & ((1 << PAGE_BITS) - 1)] += 1
-        smallest, largest = min(smallest, value), max(largest, value)
-    extremes[0], extremes[1] = smallest, largest
-    return stop
+        counts[pages[page], (bucket - base) & ((1 << PAGE_BITS) - 1)] += rows_D[i]
+        extremes[0], extremes[1] = min(extremes[0], value), max(extremes[1], value)
+    return len(rows_D)
 
 
 @jit
@@ -136,72 +143,64 @@ def trim_hashes(state: Any, hashes: Any) -> None:  # pragma: no cover - compiled
         _insert(hashes, one)
 
 
-@inline
-def _is_full(state: Any, keys: Any, theta_hashes: Any) -> Any:
-    values_full = state[NUM_VALUES] == len(keys) and len(keys) < VALUES
-    return values_full or (2 * state[NUM_HASHES] >= len(theta_hashes) and len(theta_hashes) < THETA_SLOTS)
+@jit
+def add_hashes(hashes_D1: Any, start: int, state: Any, hashes: Any) -> int:  # pragma: no cover - compiled
+    """Keep the smallest hashes; from which on the table must grow first, or all."""
+    theta = np.uint64(state[THETA])
+    for i in range(start, len(hashes_D1)):
+        if 2 * state[NUM_HASHES] >= len(hashes) and len(hashes) < THETA_SLOTS:
+            return i
+        short = hashes_D1[i] >> _ONE
+        if short < theta and _insert(hashes, short):
+            state[NUM_HASHES] += 1
+            if 2 * state[NUM_HASHES] >= THETA_SLOTS:
+                trim_hashes(state, hashes)
+                theta = np.uint64(state[THETA])
+    return len(hashes_D1)
 
 
 @jit
-def observe(
-    hashes_R: Any, depths_R: Any, start: int, stop: int, first_row: int,
-    state: Any, slots: Any, entries: Any, keys: Any, counts: Any, origins: Any, theta_hashes: Any,
+def count_values(
+    codes_R: Any, depths_R: Any, order_R: Any, starts: Any, hashes_D1: Any, firsts_D: Any, start: int, entries_D: Any,
+    state: Any, slots: Any, entries: Any, keys: Any, counts: Any, origins: Any,
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
-    """Count the values of a block; the row after which a table must grow, or `stop`.
+    """Count the values of the rows that are deep enough, the deepest first; where a table must grow first, or the end.
 
-    slots, entries: open table of hashes to entries; keys, counts, origins: by entry. origins: where a value was first
-    seen (first_row + its row), -1 for values whose text is known.
+    order_R, starts: of `murmur.depths`. entries_D: the entry of each code, -1 where it is not known yet. slots,
+    entries: open table of hashes to entries; keys, counts, origins: by entry. origins: a row of the value in this
+    frame, -1 for values whose text is known.
     """
-    if _is_full(state, keys, theta_hashes):
-        return start
-    mask, level, theta = np.uint64(len(slots) - 1), state[LEVEL], np.uint64(state[THETA])
-    size, sampled = stop - start, level > 0
-    picked = np.empty(size if sampled else 0, np.int32)
-    if sampled:  # most rows are neither deep enough nor of a small hash: pick the others without a branch a row
-        size = 0
-        for row in range(start, stop):
-            picked[size] = row
-            size += (np.int64(depths_R[row]) >= level) | ((hashes_R[row] >> _ONE) < theta)
-    for place in range(size):
-        i: Any = np.int64(picked[place]) if sampled else start + place
-        h = hashes_R[i]
-        if h == NULL:
+    mask, level, place = np.uint64(len(slots) - 1), state[LEVEL], start
+    size = starts[level - 1] if level else len(codes_R)
+    while place < size:
+        i = np.uint64(order_R[place])
+        code = np.int64(codes_R[i])
+        if code < 0:
+            place += 1
             continue
-        depth = np.int64(depths_R[i])
-        new = False
-        if depth >= level:
+        entry = np.int64(entries_D[np.uint64(code)])
+        if entry < 0:
+            h = hashes_D1[code + 1]
             slot = h & mask
-            found = slots[slot]
-            while found != h and found != NULL:  # noqa: PLR1714 - compiled
+            while slots[slot] != h and slots[slot] != NULL:
                 slot = (slot + _ONE) & mask
-                found = slots[slot]
-            if found == h:
-                counts[depth, entries[slot]] += 1
-                if level == 0:
-                    continue  # a value that was counted from its first row on: its hash was seen then
-            else:
-                new = True
-        short = h >> _ONE
-        if not new and short >= theta:
-            continue
-        if short < theta and _insert(theta_hashes, short):
-            state[NUM_HASHES] += 1
-            if 2 * state[NUM_HASHES] >= THETA_SLOTS:
-                trim_hashes(state, theta_hashes)
-                theta = np.uint64(state[THETA])
-        if new:
-            while state[NUM_VALUES] == VALUES and depth >= state[LEVEL]:
-                _deepen(state, keys, counts, origins)
-                place_values(slots, entries, keys, state[NUM_VALUES])
-            level = state[LEVEL]
-            if depth >= level:
+            if slots[slot] == NULL:
+                if state[NUM_VALUES] == VALUES:  # a level deeper; this row may be too shallow for it
+                    _deepen(state, keys, counts, origins)
+                    place_values(slots, entries, keys, state[NUM_VALUES])
+                    entries_D[:] = -1
+                    level = state[LEVEL]
+                    size = starts[level - 1]
+                    continue
+                if state[NUM_VALUES] == len(keys):
+                    return place
                 entry = state[NUM_VALUES]
-                slot = h & mask
-                while slots[slot] != NULL:
-                    slot = (slot + _ONE) & mask
                 slots[slot], entries[slot] = h, entry
-                keys[entry], origins[entry], counts[depth, entry] = h, first_row + i, 1
+                keys[entry], origins[entry] = h, firsts_D[code]
                 state[NUM_VALUES] = entry + 1
-        if _is_full(state, keys, theta_hashes):
-            return i + 1
-    return stop
+            else:
+                entry = np.int64(entries[slot])
+            entries_D[np.uint64(code)] = entry
+        counts[np.uint64(depths_R[i]), np.uint64(entry)] += 1
+        place += 1
+    return len(codes_R)

@@ -1,20 +1,20 @@
 """Statistics of frames as they stream by: what is kept, how it merges and its JSON are `data.table_statistics`'s.
 
-Blocks of rows stay in the processor's cache: hash every column, derive each row's depth from all of its hashes, count.
-A value becomes a Python object only when it is first counted.
+A block of rows at a time: code every column, hash its distinct values, derive each row's depth from all of its hashes,
+count. A value becomes a Python object only when it is first counted.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from paddlewheel.data import murmur, sketches
+from paddlewheel.data.codes import MISSING, Coder, Codes
 from paddlewheel.data.histogram import MOST_DAYS, bucket_of
 from paddlewheel.data.table_statistics import VALUES, ColumnStatistics, TableStatistics, Value, merge
 from paddlewheel.data.theta import WHOLE, compact_theta
@@ -22,7 +22,7 @@ from paddlewheel.recipe_data import Column, ColumnType
 
 __all__ = ["ColumnStatistics", "StatisticsBuilder", "TableStatistics", "merge"]
 
-BLOCK_ROWS: Final = 8192
+BLOCK_ROWS: Final = 1 << 16
 LONG_TEXT: Final = 64
 BEGINNING: Final = 40
 DAY_MICROSECONDS: Final = 86_400_000_000
@@ -43,7 +43,7 @@ SPAN: Final[dict[ColumnType, tuple[float, float]]] = {
 }
 NONE_YET: Final = (sys.float_info.max, -sys.float_info.max)  # the smallest exceeds the largest
 NONE_YET_WHOLE: Final = (2**63 - 1, -(2**63))
-NOTHING: Final = np.zeros(0, np.uint8)
+NOTHING: Final = np.zeros(0, np.int32)
 
 
 class StatisticsBuilder:
@@ -53,24 +53,36 @@ class StatisticsBuilder:
         self._rows = 0
         self._lanes = [_Lane(column) for column in columns]
 
-    def add(self, frame: pl.DataFrame) -> None:
-        """Count the rows of a frame. A column that is not in it counts as missing."""
+    def add(self, frame: pl.DataFrame, codes: Mapping[str, Codes] | None = None) -> None:
+        """Count the rows of a frame. A column that is not in it counts as missing.
+
+        codes: those of its columns, where they are known.
+        """
+        if codes is not None:
+            self._add(frame, codes)
+            return
+        coder = Coder(min(frame.height, BLOCK_ROWS))
+        for start in range(0, frame.height, BLOCK_ROWS):
+            block = frame[start : start + BLOCK_ROWS]
+            self._add(block, {column.name: coder.codes(column) for column in block})
+
+    def _add(self, frame: pl.DataFrame, codes: Mapping[str, Codes]) -> None:
         size = frame.height
         self._rows += size
+        rows_R = np.zeros(size, np.uint64)
+        missing = Codes(codes_R=np.full(size, MISSING, np.int32), keys_D=np.zeros(0, np.int64), firsts_D=NOTHING)
         for lane in self._lanes:
-            lane.load(frame)
-        hashes_CR = np.zeros((len(self._lanes), BLOCK_ROWS), np.uint64)
-        depths_R = np.zeros(BLOCK_ROWS, np.uint8)
-        for start in range(0, size, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, size)
-            rows_R = np.zeros(BLOCK_ROWS, np.uint64)
-            for lane, hashes_R in zip(self._lanes, hashes_CR, strict=True):
-                lane.hash(start, stop, hashes_R, rows_R)
-            murmur.depths(rows_R, stop - start, depths_R)
-            for lane, hashes_R in zip(self._lanes, hashes_CR, strict=True):
-                lane.count(start, stop, hashes_R, depths_R)
+            lane.load(codes.get(lane.column.name, missing), rows_R)
+        depths_R, order_R, starts = (
+            np.empty(size, np.uint8),
+            np.empty(size, np.int32),
+            np.empty(murmur.DEPTHS, np.int64),
+        )
+        murmur.depths(rows_R, depths_R, order_R, starts)
         for lane in self._lanes:
-            lane.name_values()
+            lane.count(depths_R, order_R, starts)
+            if lane.column.name in frame.columns:
+                lane.name_values(frame[lane.column.name])
 
     def finish(self) -> TableStatistics:
         """The statistics of all rows so far."""
@@ -79,12 +91,10 @@ class StatisticsBuilder:
 
 def hashes_of(values: Sequence[Value], kind: ColumnType) -> list[int]:
     """The hashes of a column's values, as its statistics name them, in its distinct sketch."""
-    lane = _Lane(Column(name="value", type=kind))
     texts = ["" if isinstance(value, str) and _is_long(value) else value for value in values]
-    lane.load(pl.DataFrame({"value": pl.Series(texts, dtype=pl.String if kind == "string" else None)}))
-    hashes = np.zeros(len(values), np.uint64)
-    lane.hash(0, len(values), hashes, np.zeros(len(values), np.uint64))
-    found = zip(values, hashes.tolist(), strict=True)
+    codes = Coder(len(values)).codes(pl.Series("value", texts, dtype=pl.String if kind == "string" else None))
+    hashes_R = _hashes_of(codes)[codes.codes_R + 1]
+    found = zip(values, hashes_R.tolist(), strict=True)
     return [(int(value[-16:], 16) if isinstance(value, str) and _is_long(value) else one) >> 1 for value, one in found]
 
 
@@ -107,81 +117,44 @@ class _Lane:
         self.pages[-1] = 0
         self.buckets = np.zeros((1, 1 << sketches.PAGE_BITS), np.int64)
 
-    def load(self, frame: pl.DataFrame) -> None:
-        """Take the column's buffers; values that are not finite become missing."""
-        name, kind = self.column.name, self.column.type
-        series = (
-            frame[name].rechunk() if name in frame.columns else pl.Series(name, [None] * frame.height, dtype=pl.Int64)
-        )
-        if series.dtype == pl.String:
-            self._load_texts(series)
-            return
-        if series.dtype == pl.Binary:
-            series = series.bin.size().cast(pl.Int64)
-        elif series.dtype == pl.Float64:
-            finite = series.is_finite()
-            series = series if finite.all() else series.set(~finite, None)
-        else:
-            series = series.to_physical().cast(pl.Int64)
-        self.series = series
-        array = series.to_arrow()
-        validity, data = array.buffers()
-        self.missing += array.null_count
-        self.offset = array.offset
-        self.validity = _bytes(validity) if array.null_count else NOTHING
-        self.values = np.frombuffer(data, np.float64) + 0.0 if kind == "float64" else np.frombuffer(data, np.int64)
-        self.words = self.values.view(np.int64)
+    def load(self, codes: Codes, rows_R: Any) -> None:
+        """Take a block's values, and their hashes into those of its rows."""
+        self.codes, self.hashes_D1 = codes, _hashes_of(codes)
+        murmur.add_to_rows(codes.codes_R, self.hashes_D1, rows_R)
 
-    def _load_texts(self, series: pl.Series) -> None:
-        self.series = series
-        array = series.to_arrow(compat_level=pl.CompatLevel.newest())
-        self.missing += array.null_count
-        buffers = array.buffers()
-        self.views = np.frombuffer(buffers[1], np.uint64)
-        self.ends = NOTHING
-        if len(buffers) > 2 and any(buffer is not None and buffer.size for buffer in buffers[2:]):
-            array = array.cast(pa.large_string())
-            buffers = array.buffers()
-            self.ends, self.data = np.frombuffer(buffers[1], np.int64), _bytes(buffers[2])
-        self.offset = array.offset
-        self.validity = _bytes(buffers[0]) if array.null_count else NOTHING
-
-    def hash(self, start: int, stop: int, hashes_R: Any, rows_R: Any) -> None:
-        """Hashes of a block's values, and added to the hashes of its rows."""
-        block = (self.validity, self.offset, start, stop, hashes_R, rows_R)
-        if self.series.dtype != pl.String:
-            murmur.hash_words(self.words, *block)
-        elif len(self.ends):
-            murmur.hash_texts(self.data, self.ends, *block)
-        else:
-            murmur.hash_short_texts(self.views, *block)
-
-    def count(self, start: int, stop: int, hashes_R: Any, depths_R: Any) -> None:
-        """Count a block's values by their hashes."""
-        size, at = stop - start, 0
-        while at < size:
-            at = sketches.observe(
-                hashes_R, depths_R, at, size, start, self.state,
-                self.slots, self.entries, self.keys, self.counts, self.origins, self.thetas,
-            )  # fmt: skip
-            if at < size:
-                self._grow()
-        at = 0 if self.column.type in DIVISORS else size
-        while at < size:
-            at = sketches.add_to_histogram(
-                self.values, self.words, DIVISORS[self.column.type], self.offset + start, at, size, hashes_R,
+    def count(self, depths_R: Any, order_R: Any, starts: Any) -> None:
+        """Count the block's values."""
+        codes_R, keys_D, firsts_D = self.codes.codes_R, self.codes.keys_D, self.codes.firsts_D
+        size, at = len(self.hashes_D1), 1
+        while (at := sketches.add_hashes(self.hashes_D1, at, self.state, self.thetas)) < size:
+            held, self.thetas = self.thetas, np.zeros(min(4 * len(self.thetas), sketches.THETA_SLOTS), np.uint64)
+            sketches.insert_all(self.thetas, held)
+        rows_D = np.zeros(len(firsts_D), np.int64)
+        self.missing += len(codes_R) - sketches.rows_by_code(codes_R, rows_D)
+        entries_D, at = np.full(len(firsts_D), -1, np.int32), 0
+        while (at := sketches.count_values(
+            codes_R, depths_R, order_R, starts, self.hashes_D1, firsts_D, at, entries_D,
+            self.state, self.slots, self.entries, self.keys, self.counts, self.origins,
+        )) < len(codes_R):  # fmt: skip
+            self._grow()
+        if self.column.type in DIVISORS and len(firsts_D):
+            values_D, at = keys_D.view(np.float64) if self.column.type == "float64" else keys_D, 0
+            while (at := sketches.add_to_histogram(
+                values_D, keys_D, DIVISORS[self.column.type], at, rows_D,
                 self.extremes, self.pages, self.base, self.buckets,
-            )  # fmt: skip
-            if at < size:
+            )) < len(rows_D):  # fmt: skip
                 self.buckets = np.concatenate([self.buckets, np.zeros_like(self.buckets)])
 
-    def name_values(self) -> None:
-        """Make texts or numbers of the values first counted in this frame, while it is there."""
+    def name_values(self, column: pl.Series) -> None:
+        """Make texts or numbers of the values first counted in this block, while it is there."""
         size = self.state[sketches.NUM_VALUES]
         new = np.flatnonzero(self.origins[:size] >= 0)
-        found = self.series.gather(self.origins[new]).to_list() if len(new) else []
-        for key, value in zip(self.keys[new].tolist(), found, strict=True):
-            self.names[key] = _shown(value, key, self.column.type)
+        if len(new):
+            found = column.gather(self.origins[new])
+            if found.dtype == pl.Binary:
+                found = found.bin.size()
+            for key, value in zip(self.keys[new].tolist(), found.to_physical().to_list(), strict=True):
+                self.names[key] = _shown(value, key, self.column.type)
         self.origins[:] = -1
         if len(self.names) > 4 * VALUES:
             self.names = {key: self.names[key] for key in self.keys[:size].tolist()}
@@ -216,15 +189,23 @@ class _Lane:
         return dict(zip(buckets[rows > 0].tolist(), rows[rows > 0].tolist(), strict=True))
 
     def _grow(self) -> None:
-        if self.state[sketches.NUM_VALUES] == len(self.keys):
-            size = min(4 * len(self.keys), VALUES)
-            self.keys, self.origins = _longer(self.keys, size), _longer(self.origins, size)
-            self.counts = np.pad(self.counts, ((0, 0), (0, size - self.counts.shape[1])))
-            self.slots, self.entries = np.zeros(2 * size, np.uint64), np.zeros(2 * size, np.int32)
-            sketches.place_values(self.slots, self.entries, self.keys, self.state[sketches.NUM_VALUES])
-        if 2 * self.state[sketches.NUM_HASHES] >= len(self.thetas):
-            held, self.thetas = self.thetas, np.zeros(min(4 * len(self.thetas), sketches.THETA_SLOTS), np.uint64)
-            sketches.insert_all(self.thetas, held)
+        size = min(4 * len(self.keys), VALUES)
+        self.keys, self.origins = _longer(self.keys, size), _longer(self.origins, size)
+        self.counts = np.pad(self.counts, ((0, 0), (0, size - self.counts.shape[1])))
+        self.slots, self.entries = np.zeros(2 * size, np.uint64), np.zeros(2 * size, np.int32)
+        sketches.place_values(self.slots, self.entries, self.keys, self.state[sketches.NUM_VALUES])
+
+
+def _hashes_of(codes: Codes) -> Any:
+    """Of no value, then of each code."""
+    hashes_D1 = np.zeros(len(codes.keys_D) + 1, np.uint64)
+    if codes.hashed:
+        hashes_D1[1:] = codes.keys_D.view(np.uint64)
+    elif codes.keys_D.ndim == 1:
+        murmur.hash_words(codes.keys_D, hashes_D1[1:])
+    else:
+        murmur.hash_short_texts(codes.keys_D, hashes_D1[1:])
+    return hashes_D1
 
 
 def _shown(value: Any, key: int, kind: ColumnType) -> Value:
@@ -242,7 +223,3 @@ def _is_long(value: str) -> bool:
 
 def _longer(array: Any, size: int) -> Any:
     return np.pad(array, (0, size - len(array)))
-
-
-def _bytes(buffer: Any) -> Any:
-    return NOTHING if buffer is None else np.frombuffer(buffer, np.uint8)
