@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 from typing import Any
@@ -204,6 +205,8 @@ def test_sentence_has_limit_value_and_both_distributions_when_a_measure_fails(
     assert way_out(found, COLUMNS[0]) == (
         "Mend the data, or raise data.drift.missing.fail in the recipe if this is as it should be"
     )
+    both = dataclasses.replace(found, failed=("missing", "psi"))
+    assert "raise data.drift.missing.fail and data.drift.psi.fail in the recipe" in way_out(both, COLUMNS[0])
 
 
 def test_description_names_the_most_frequent_when_values_are_texts() -> None:

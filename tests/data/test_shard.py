@@ -135,6 +135,14 @@ def test_data_error_when_the_holdout_has_no_outcome_yet(world: World) -> None:
         world.chain(make_recipe(), DAYS[3])
 
 
+def test_data_error_when_no_row_is_left_to_train_on(world: World) -> None:
+    world.write_days(DAYS[0], 4)
+    for day in DAYS[:3]:
+        world.write_trips(day, [])
+    with pytest.raises(DataError, match=r"^trips: no row is left of the train days .*: their files are empty or could"):
+        world.chain(make_recipe(), DAYS[3])
+
+
 def test_training_goes_on_with_a_warning_when_one_day_has_no_outcome(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,8 +42,9 @@ def drift_sentence(
 
 def way_out(found: ColumnDrift, column: Column) -> str:
     """What to do about a `fail`."""
-    place = f"the column's own drift.{found.failed[0]}.fail" if column.drift else f"data.drift.{found.failed[0]}.fail"
-    return f"Mend the data, or raise {place} in the recipe if this is as it should be"
+    of = "the column's own drift" if column.drift else "data.drift"
+    places = " and ".join(f"{of}.{name}.fail" for name in found.failed)
+    return f"Mend the data, or raise {places} in the recipe if this is as it should be"
 
 
 def describe(column: ColumnStatistics) -> str:

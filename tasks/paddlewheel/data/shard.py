@@ -47,8 +47,9 @@ def shard(recipe: Recipe, validated_uri: str, *, store: Store) -> str:
         for day in made
         for one in day.manifest.files
     )
-    _check_samples(recipe, shards, window, store)
-    without_label = sum(day.manifest.facts["without_label"] for day in made)
+    unlabelled = {day.day: day.manifest.facts["without_label"] for day in made}
+    _check_samples(recipe, shards, window, unlabelled, store)
+    without_label = sum(unlabelled.values())
     facts = {
         "without_label": without_label,
         "join_misses": add_counts(day.manifest.facts["join_misses"] for day in made),
@@ -71,14 +72,29 @@ def shard(recipe: Recipe, validated_uri: str, *, store: Store) -> str:
     return publish_manifest(store, manifest)
 
 
-def _check_samples(recipe: Recipe, shards: Sequence[Shard], window: Mapping[str, Any], store: Store) -> None:
-    """Samples in both roles, and each id once over the whole window: counts and the order proof rest on it."""
+def _check_samples(
+    recipe: Recipe,
+    shards: Sequence[Shard],
+    window: Mapping[str, Any],
+    unlabelled: Mapping[str, int],
+    store: Store,
+) -> None:
+    """Samples in both roles, and each id once over the whole window: counts and the order proof rest on it.
+
+    unlabelled: rows without a label by day.
+    """
     rows, column = recipe.data.rows.name, recipe.data.label.column
     for role in ("train", "holdout"):
         if not sum(one.rows or 0 for one in shards if one.facts["role"] == role):
+            days = f"the {role} days {window[role][0]}..{window[role][-1]}"
+            if not any(unlabelled[day] for day in window[role]):
+                raise DataError(
+                    f"{rows}: no row is left of {days}: their files are empty or could not be read, or every row was "
+                    "refused, as ingest and validate told; deliver them again, or choose another partition"
+                )
             raise DataError(
-                f"{rows}: no row of the {role} days {window[role][0]}..{window[role][-1]} has a label: {column} is "
-                "empty in all of them; wait for the outcomes to arrive, or choose another partition"
+                f"{rows}: no row of {days} has a label: {column} is empty in all of them; wait for the outcomes to "
+                "arrive, or choose another partition"
             )
     empty = sorted({one.facts["day"] for one in shards} - {one.facts["day"] for one in shards if one.rows})
     if empty:
