@@ -127,6 +127,16 @@ def test_the_version_is_the_number_of_rows_or_what_its_query_says(database: Path
     assert versions_of(sql, ["2013-11-01"]) == [f'["{BIG}", "2"]']
 
 
+@pytest.mark.parametrize(
+    ("version", "number"), [("SELECT id FROM sales", "more than one row"), ("SELECT id FROM sales LIMIT 0", "no row")]
+)
+def test_a_version_query_must_give_one_row(database: Path, version: str, number: str) -> None:
+    sql = source_of(database).sql
+    assert sql is not None
+    with pytest.raises(DataError, match=f"the version query gives {number}; let it give one, as SELECT max"):
+        versions_of(Sql(connection=sql.connection, query=QUERY, version=version), ["2013-11-01"])
+
+
 def test_rows_that_changed_since_the_plan_are_refused(database: Path) -> None:
     source = source_of(database)
     assert len(rows_of(source, version='["2"]')) == 2
@@ -154,7 +164,7 @@ def test_rows_are_of_one_moment_while_others_write(tmp_path: Path) -> None:
     ("query", "told"),
     [
         ("SELECT * FROM nope", r"SQLite file .*sales 100%\.db: .*no such table: nope\. Correct the query"),
-        ("SELECT id AS idd FROM sales", r"the query of 'sales': the column 'id' is missing \(there is 'idd'\); the"),
+        ("SELECT id AS idd FROM sales", r"'sales': the columns 'id', 'day', .* are missing \(there is 'idd'\)\. It"),
     ],
 )
 def test_a_query_that_does_not_fit_is_an_error_of_the_step_when_it_is_read(

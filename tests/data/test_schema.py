@@ -210,6 +210,25 @@ def test_file_and_column_are_named_when_a_column_is_missing_or_there_twice() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (
+            "ID, x,s",
+            "f.csv: the columns 'id', 'x' are missing (there is 'ID', ' x'). The header has: ID,  x, s. Deliver",
+        ),
+        (
+            "a;b;c",
+            "f.csv: the columns 'id', 'x', 's' are missing. The header has: a;b;c. Is ';' its delimiter? Then tell",
+        ),
+        ("id,s", "f.csv: the column 'x' is missing. The header has: id, s. Deliver"),  # x is not what s is meant to be
+    ],
+)
+def test_what_may_be_meant_is_told_when_columns_are_missing(header: str, told: str) -> None:
+    columns = (Column(name="id", type="int64"), Column(name="x", type="int64"), Column(name="s", type="string"))
+    assert unreadable(f"{header}\n1\n", *columns).startswith(told)
+
+
 def test_line_is_named_when_a_file_is_not_utf_8() -> None:
     told = unreadable(b"a\nx\nM\xfcller\n", Column(name="a", type="string"))
     assert told.startswith("f.csv: line 3 is not UTF-8 text (byte 5); export it as UTF-8")

@@ -23,7 +23,8 @@ from paddlewheel.recipe_data import Source
 BUFFER_BYTES = 8 << 20
 MAX_RECORD_BYTES = 16 << 20
 MAX_ROWS = 1 << 15
-TOLD_BYTES = 500
+TOLD_BYTES = 200
+DELIMITERS = "\t;|,"  # that other systems write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +215,8 @@ def _header(name: str, buffer: bytes, end: int | None, delimiter: str) -> tuple[
     found = split_line(text, delimiter) if end is not None else None
     if found is None or len(text) > TOLD_BYTES:
         _check_line_ends(name, buffer[: end or len(buffer)], whole=True)
+    if end is None and "\n" not in text:
+        raise UnreadableFile(f"{name}: line 1 is longer than {MAX_RECORD_BYTES} bytes: is this file delimited text?")
     if found is None or end is None:
         raise UnreadableFile(f"{name}: line 1: the header's quotes are out of order: {_told(text.split(chr(10))[0])!r}")
     _check_line_ends(name, "".join(found).encode(), whole=True)
@@ -235,8 +238,10 @@ def _layout(job: ReadJob, names: tuple[str, ...], delimiter: str) -> Layout:
             f"{job.name}: {delimiter!r} cannot be a delimiter; give the source one of ASCII, no quote or line end"
         )
     if faults := column_faults(job.source, names):
+        others = [other for other in DELIMITERS if len(names) == 1 and other in names[0]]
+        hint = f" Is {others[0]!r} its delimiter? Then tell the source so." if others else ""
         raise UnreadableFile(
-            f"{job.name}: {'; '.join(faults)}. The header has: {_told(', '.join(names))}. "
+            f"{job.name}: {'; '.join(faults)}. The header has: {_told(', '.join(names))}.{hint} "
             f"Deliver the file with its columns, or change the columns of {job.source.name!r} in the recipe"
         )
     taken = tuple(column.name for column in job.source.columns if column.name in names)

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class Session(Protocol):
     """A transaction that only reads, and reads of one moment."""
 
-    def first_row(self, query: str, bounds: Bounds) -> tuple[Any, ...] | None:
-        """The first row of a query."""
+    def first_rows(self, query: str, bounds: Bounds) -> list[tuple[Any, ...]]:
+        """The first rows of a query, two at the most."""
 
     def columns(self, query: str) -> list[str]:
         """The names of a query's columns."""
@@ -125,10 +125,13 @@ def connection_of(sql: Sql) -> tuple[Connection, str]:
 
 
 def _version(session: Session, sql: Sql, bounds: Bounds) -> str:
-    row = session.first_row(sql.version or counted(sql.query), bounds)
-    if row is None:
-        raise DataError("the version query gives no row; let it give one, as SELECT max(changed_at), count(*) FROM …")
-    return json.dumps([None if value is None else str(value) for value in row], ensure_ascii=False)
+    rows = session.first_rows(sql.version or counted(sql.query), bounds)
+    if len(rows) != 1:
+        number = "more than one row" if rows else "no row"
+        raise DataError(
+            f"the version query gives {number}; let it give one, as SELECT max(changed_at), count(*) FROM …"
+        )
+    return json.dumps([None if value is None else str(value) for value in rows[0]], ensure_ascii=False)
 
 
 def _check_columns(source: Source, names: Sequence[str]) -> None:

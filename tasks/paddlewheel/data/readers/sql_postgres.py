@@ -103,12 +103,12 @@ class PostgresSession:
         self._fetch.close()
         self._session.close()
 
-    def first_row(self, query: str, bounds: Mapping[str, datetime.date]) -> tuple[Any, ...] | None:
-        """The first row of a query."""
+    def first_rows(self, query: str, bounds: Mapping[str, datetime.date]) -> list[tuple[Any, ...]]:
+        """The first rows of a query, two at the most."""
         for _ in self._open(_bind(query), bounds):
-            self._run(self._fetch, "FETCH 1 FROM paddlewheel_rows")
-            row: tuple[Any, ...] | None = self._fetch.fetchone()
-        return row
+            self._run(self._fetch, "FETCH 2 FROM paddlewheel_rows")
+            rows: list[tuple[Any, ...]] = self._fetch.fetchall()
+        return rows
 
     def columns(self, query: str) -> list[str]:
         """The names of a query's columns, which is prepared and not run."""

@@ -50,11 +50,11 @@ class SqliteSession:
         self._cursor.close()
         self._session.close()
 
-    def first_row(self, query: str, bounds: Mapping[str, datetime.date]) -> tuple[Any, ...] | None:
-        """The first row of a query."""
+    def first_rows(self, query: str, bounds: Mapping[str, datetime.date]) -> list[tuple[Any, ...]]:
+        """The first rows of a query, two at the most."""
         self._run(_bind(query), bounds)
-        row: tuple[Any, ...] | None = self._cursor.fetchone()
-        return row
+        rows: list[tuple[Any, ...]] = self._cursor.fetchmany(2)
+        return rows
 
     def columns(self, query: str) -> list[str]:
         """The names of a query's columns."""
