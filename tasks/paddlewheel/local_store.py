@@ -7,6 +7,7 @@ rename, refuses a name that is taken. Pointers move under a lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -93,6 +94,10 @@ class LocalStore:
                 status = entry.stat()
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # a link to itself leads nowhere, as one to nothing does
+                    continue
+                raise StorageError(f"cannot look at {path_to_uri(Path(entry.path))}: {error.strerror}") from error
             if S_ISREG(status.st_mode):
                 yield _describe(prefix + name, status)
 

@@ -150,6 +150,8 @@ def uri_to_path(uri: str) -> Path:
     """Local path of a file:// URI or a plain path."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise StorageError(f"{uri} names a host, {parts.netloc}; a folder here has three slashes: file:///folder")
         return Path(os.path.normpath(unquote(parts.path)))
     if parts.scheme:
         raise StorageError(f"{uri} is not a local file")

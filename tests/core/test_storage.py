@@ -81,6 +81,19 @@ def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of one megabyte, which only root can")
+def test_links_to_nothing_and_to_themselves_are_no_objects(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.publish("day/a.csv", b"rows")
+    (tmp_path / "day" / "loop.csv").symlink_to("loop.csv")
+    (tmp_path / "day" / "gone.csv").symlink_to("nowhere")
+    assert [found.key for found in store.list("day")] == ["day/a.csv"]
+
+
+def test_a_file_uri_with_two_slashes_is_told() -> None:
+    with pytest.raises(StorageError, match=r"file://landing names a host, landing; .* three slashes: file:///folder"):
+        open_store("file://landing")
+
+
 def test_a_full_disk_is_told_whatever_a_library_says_of_it(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
     try:
