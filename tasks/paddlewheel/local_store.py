@@ -57,6 +57,9 @@ class LocalStore:
         except OSError as error:
             raise StorageError(f"cannot read {self.uri(key)}: {error.strerror}") from error
 
+    def find(self, key: str) -> bytes | None:
+        return None if self.stat(key) is None else self.read(key)
+
     def stat(self, key: str) -> Stat | None:
         try:
             found = self._path(key).stat()

@@ -134,9 +134,10 @@ def find_done(store: Store, manifest_key: str) -> Manifest | None:
 
     Says in the log that the step is skipped. Raises StorageError if a file is missing or has another digest.
     """
-    if store.stat(manifest_key) is None:
+    raw = store.find(manifest_key)
+    if raw is None:
         return None
-    manifest = Manifest.from_json(store.read(manifest_key), store.uri(manifest_key))
+    manifest = Manifest.from_json(raw, store.uri(manifest_key))
     verify(store, manifest)
     log.info("%s: already done, %d files verified, skipped (%s)", manifest.kind, len(manifest.files), manifest_key)
     return manifest

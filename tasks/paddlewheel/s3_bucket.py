@@ -27,6 +27,10 @@ NEXT = (
 )
 
 
+class NoObject(StorageError):
+    """The bucket is there, and has no such object."""
+
+
 class S3Bucket:
     """Safe for threads; a forked process makes a client of its own."""
 
@@ -83,6 +87,13 @@ class S3Bucket:
         """The object's bytes. Raises StorageError where there is none, ObjectDamaged for bytes other than stored."""
         return self._whole(name, lambda: read_object(self.client, self.bucket, name))
 
+    def find(self, name: str) -> bytes | None:
+        """The object's bytes, or None where there is no such object."""
+        try:
+            return self.read(name)
+        except NoObject:
+            return None
+
     def save(self, name: str, etag: str, path: Path) -> str:
         """Write this version of the object to a file; its xxh3-128. Raises ObjectChanged for another version."""
         return self._whole(name, lambda: save_object(self.client, self.bucket, name, etag, path))
@@ -129,6 +140,6 @@ class S3Bucket:
                 if is_unmet(error):
                     raise ObjectChanged(f"{self.uri(name)} was replaced since it was listed") from error
                 if code_of(error) == "NoSuchKey":
-                    raise StorageError(f"cannot read {self.uri(name)}: no such object") from error
+                    raise NoObject(f"cannot read {self.uri(name)}: no such object") from error
                 raise self.told(error, "GetObject", name) from error
         raise AssertionError("a loop of two ended without an end")

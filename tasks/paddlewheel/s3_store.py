@@ -70,6 +70,9 @@ class S3Store:
     def read(self, key: str) -> bytes:
         return self.bucket.read(self._name(key))
 
+    def find(self, key: str) -> bytes | None:
+        return self.bucket.find(self._name(key))
+
     def stat(self, key: str) -> Stat | None:
         head = self.bucket.head(self._name(key))
         return None if head is None else _describe(key, head)

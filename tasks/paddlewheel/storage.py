@@ -55,6 +55,9 @@ class Store(Protocol):
     def read(self, key: str) -> bytes:
         """The object's bytes. Raises StorageError naming the URI where there is none."""
 
+    def find(self, key: str) -> bytes | None:
+        """The object's bytes, or None where there is no such object: one question to a server, not two."""
+
     def stat(self, key: str) -> Stat | None:
         """Size and version, or None where there is no such object."""
 

@@ -60,12 +60,19 @@ def test_an_empty_object_is_an_object(store: Store) -> None:
 
 def test_what_is_not_there_is_named(store: Store) -> None:
     assert store.stat("no/such") is None
+    assert store.find("no/such") is None
     for ask in (store.read, store.local_path, store.digest, store.audit):
         with pytest.raises(StorageError, match=r"cannot read \S+the%20root/no/such: "):
             ask("no/such")
     store.remove("no/such")
     assert list(store.list("no")) == []
     assert list(store.children("no")) == []
+
+
+def test_what_is_found_is_its_bytes_though_there_be_none(store: Store) -> None:
+    store.publish("a/b", b"abc")
+    store.publish("a/empty", b"")
+    assert [store.find(key) for key in ("a/b", "a/empty", "a/c")] == [b"abc", b"", None]
 
 
 def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: str) -> None:

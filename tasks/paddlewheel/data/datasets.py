@@ -40,9 +40,11 @@ def read_kind(store: Store, uri: str, kind: str) -> Manifest:
 
 def find_part(store: Store, folder: str) -> Manifest | None:
     """The part in a folder, its files verified; None where it is not made. Raises StorageError where it is damaged."""
-    if store.stat(manifest_key(folder)) is None:
+    key = manifest_key(folder)
+    raw = store.find(key)
+    if raw is None:
         return None
-    manifest = read_manifest(store, manifest_key(folder))
+    manifest = Manifest.from_json(raw, store.uri(key))
     verify(store, manifest)
     return manifest
 

@@ -42,9 +42,9 @@ class Table:
 def find_table(store: Store, folder: str) -> Table | None:
     """The table in a folder, its files verified; None where there is none. Raises StorageError where it is damaged."""
     key = manifest_key(folder)
-    if store.stat(key) is None:
+    raw = store.find(key)
+    if raw is None:
         return None
-    raw = store.read(key)
     manifest = Manifest.from_json(raw, store.uri(key))
     verify(store, manifest)
     return Table(manifest=manifest, reference=Input(key=key, digest=xxhash.xxh3_128_hexdigest(raw)), new=False)
@@ -53,9 +53,10 @@ def find_table(store: Store, folder: str) -> Table | None:
 def find_by_receipt(store: Store, group: FileGroup) -> Table | None:
     """The table that this listing turned out to be when it was read before; None where it was not."""
     key = manifest_key(group.receipt)
-    if store.stat(key) is None:
+    raw = store.find(key)
+    if raw is None:
         return None
-    table: str = Manifest.from_json(store.read(key), store.uri(key)).facts["table"]
+    table: str = Manifest.from_json(raw, store.uri(key)).facts["table"]
     return find_table(store, table)
 
 
