@@ -6,8 +6,10 @@ day that is new to it, where its features are the same, and another model packs 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from paddlewheel.data.datasets import dataset_folder, find_part, manifest_key, read_kind, window_facts
 from paddlewheel.data.features import APPLY_CODE, load_features
@@ -29,6 +31,7 @@ from paddlewheel.storage import Store
 
 CODE = (*APPLY_CODE, "paddlewheel.data.preprocess", "paddlewheel.data.packed")
 PIECE_BYTES = 64 << 20  # of packed rows that are made at a time
+NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
 log = logging.getLogger(__name__)
 
 
@@ -52,9 +55,12 @@ def preprocess(recipe: Recipe, shards_uri: str, features_uri: str, batch: int, *
     features_file = read_kind(store, features_uri, "features").files[0]
     features = load_features(store, features_uri)
     files, num_new = [], 0
-    for shard in batches[batch]:
-        part, new = _pack_part(recipe, shard, features_file, features, code, store=store)
-        num_new += new
+    folders = [_part_folder(recipe, shard, features_file, code) for shard in batches[batch]]
+    with ThreadPoolExecutor(NUM_LOOKERS) as pool:
+        found = list(pool.map(functools.partial(find_part, store), folders))
+    for shard, there in zip(batches[batch], found, strict=True):
+        part = there or _pack_part(recipe, shard, features_file, features, code, store=store)
+        num_new += there is None
         rows = part.files[0]
         facts = {**shard.facts, "shard_key": shard.key, "layout": part.facts["layout"]}
         files.append(Shard(key=rows.key, bytes=rows.bytes, digest=rows.digest, rows=rows.rows, facts=facts))
@@ -79,13 +85,9 @@ def preprocess(recipe: Recipe, shards_uri: str, features_uri: str, batch: int, *
 
 def _pack_part(
     recipe: Recipe, shard: Shard, features_file: Shard, features: FittedFeatures, code: str, *, store: Store
-) -> tuple[Manifest, bool]:
-    """The part with one shard's packed rows, and whether it was made now."""
-    compression = recipe.data.compression
-    key = derive_key("rows", shard.digest, features_file.digest, compression, code)
-    folder = dataset_folder(recipe, "rows", key)
-    if found := find_part(store, folder):
-        return found, False
+) -> Manifest:
+    """Make the part with one shard's packed rows."""
+    compression, folder = recipe.data.compression, _part_folder(recipe, shard, features_file, code)
     layout = Layout(num_ids=len(features.id_names), num_dense=len(features.dense_names))
     columns = ["sample_id", "label", *features.columns]
     with store.staging() as staging:
@@ -109,7 +111,12 @@ def _pack_part(
         },
     )
     publish_manifest(store, manifest)
-    return manifest, True
+    return manifest
+
+
+def _part_folder(recipe: Recipe, shard: Shard, features_file: Shard, code: str) -> str:
+    key = derive_key("rows", shard.digest, features_file.digest, recipe.data.compression, code)
+    return dataset_folder(recipe, "rows", key)
 
 
 def _cut(shards: Sequence[Shard], most: int) -> list[list[Shard]]:
