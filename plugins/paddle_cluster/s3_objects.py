@@ -80,14 +80,30 @@ def open_bucket(place: str) -> tuple[Any, str]:
     except (BotoCoreError, TypeError, ValueError) as error:
         whose = f"the connection {connection_id!r}" if connection_id else "the AWS configuration"
         raise ObjectError(f"{whose} cannot be used for S3: {error}") from error
+    client.meta.events.register("after-call.s3", _must_be_whole)
     return client, bucket
+
+
+def _must_be_whole(*, http_response: Any, model: Any, **_: Any) -> None:
+    """Raise ObjectError for an answer whose head was cut off, which Python takes for whole: a listing for empty."""
+    streams = model.has_streaming_output
+    if http_response.status_code < 300 and not (
+        http_response.headers.get("Content-Length") if streams else http_response.content
+    ):
+        raise ObjectError(f"the answer to {model.name} was cut off")
 
 
 def _read_connection(connection_id: str) -> dict[str, Any]:
     raw = connection_json(connection_id)
     if raw is None:
         raise ObjectError(f"Airflow has no connection {connection_id!r}, by which s3://{connection_id}@… is read")
-    return _tree(raw)
+    tree = _tree(raw)
+    kind = tree.get("conn_type")
+    if kind not in ("aws", "s3"):
+        raise ObjectError(
+            f"the connection {connection_id!r} is of kind {kind!r}; s3://{connection_id}@… needs kind aws"
+        )
+    return tree
 
 
 def _tree(value: Any) -> dict[str, Any]:

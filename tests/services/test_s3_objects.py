@@ -13,6 +13,7 @@ from paddle_cluster.job_work import read_result
 from paddle_cluster.object_uri import ObjectError, list_names, read_object
 from paddlewheel.storage import open_store
 
+from .s3.proxy import Cut, Proxy
 from .s3.server import S3Server, free_port
 
 pytestmark = pytest.mark.services
@@ -53,6 +54,7 @@ def test_awss_own_configuration_serves_when_no_connection_is_named(
             {"extra": {"endpoint_url": "http://127.0.0.1:{port}", "region_name": "us-east-1"}},
             "could not be reach",
         ),
+        ({"conn_type": "postgres"}, "connection 'mine' is of kind 'postgres'; s3://mine@… needs kind aws"),
         ({"extra": {"profile_name": "nobody"}}, "connection 'mine' cannot be used for S3"),
     ],
 )
@@ -64,6 +66,19 @@ def test_a_refusal_is_an_error_and_never_a_missing_result(
     with pytest.raises(ObjectError, match=told) as caught:
         read_result(f"s3://mine@{s3_bucket}/runs/a/result.json")
     assert s3_server.admin.secret not in str(caught.value)
+
+
+@pytest.mark.parametrize("after_bytes", [20, 60, 150, 200])
+def test_a_cut_answer_is_an_error_and_never_a_missing_result(
+    s3_server: S3Server, s3_bucket: str, proxy: Proxy, after_bytes: int
+) -> None:
+    """http.client takes the first lines of an answer's head for all of it: no length, and nothing to read."""
+    s3_server.client().put_object(Bucket=s3_bucket, Key="a/b", Body=b"abc")
+    for look in (lambda: read_object(f"s3://mine@{s3_bucket}/a/b"), lambda: list_names(f"s3://mine@{s3_bucket}/a")):
+        proxy.cut = Cut(way="down", after_bytes=after_bytes, only=b"GET ")
+        with pytest.raises(ObjectError, match=r"was cut off$|could not be reached"):
+            look()
+        assert proxy.cut.times == 0
 
 
 def test_no_job_is_started_while_the_store_does_not_answer(
