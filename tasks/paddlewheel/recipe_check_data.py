@@ -121,8 +121,13 @@ def check_label(recipe: Recipe) -> Iterator[Fault]:
     rows, name = {column.name: column for column in recipe.data.rows.columns}, recipe.data.label.column
     if name not in rows:
         yield unknown_name("data.label.column", name, rows, "a column of data.rows")
-    elif rows[name].type not in NUMBERS:
-        yield Fault(path="data.label.column", value=name, allowed=f"must be a number, this is a {rows[name].type}")
+    elif rows[name].type not in (*NUMBERS, "bool"):
+        allowed = f"must be an int64, a float64 or a bool, this is a {rows[name].type}"
+        yield Fault(path="data.label.column", value=name, allowed=allowed)
+    elif rows[name].type == "bool" and recipe.data.label.above != 0:
+        yield Fault(
+            path="data.label.above", value=recipe.data.label.above, allowed="a bool is its own label; leave it out"
+        )
     elif rows[name].known != "after":
         allowed = (
             "the label is known only after the prediction; give its column known: after, so that no feature uses it"

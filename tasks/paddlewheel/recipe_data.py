@@ -42,7 +42,7 @@ FeatureKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limit:
-    """Two marks of one measure: beyond `fail` the night stops; beyond `warn` it is told, if it is unusual too. None: no.
+    """Two marks of one measure: beyond `fail` the night stops; beyond `warn` it is told, if unusual too. None: no.
 
     Unusual: more than chance makes of so few rows, and more than twice what the training window's own days reach.
     """
@@ -154,10 +154,10 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Label:
-    """Binary label: 1 where `column` is above `above`. Rows where it is null leave, counted as `without_label`."""
+    """Binary label: 1 where `column` is true or above `above`. Rows where it is null leave: `without_label`."""
 
     column: str
-    above: float
+    above: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from paddlewheel.data.duplicates import KeyedFile, find_duplicates
+from paddlewheel.data.schema import WHOLE_ROW
 from paddlewheel.data.window_statistics import SourceStatistics
 from paddlewheel.manifest import Manifest, Shard
 from paddlewheel.recipe import Recipe
@@ -45,9 +46,11 @@ def refusal_examples(files: Sequence[Shard], store: Store, *, most: int = MAX_TO
         with store.local_path(file.key).open("rb") as lines:
             for raw in lines:
                 entry = json.loads(raw)
+                unit = "line" if "line" in entry else "row"
                 for reason in entry["reasons"]:
-                    place = f"{entry['file']} line {entry['line']}, column {reason['column']}"
-                    told.append(f"{place}: {reason['value']!r}: {reason['reason']}")
+                    column = "" if reason["column"] == WHOLE_ROW else f", column {reason['column']}"
+                    value = "" if reason["value"] is None else f"{reason['value']!r}: "
+                    told.append(f"{entry['file']} {unit} {entry[unit]}{column}: {value}{reason['reason']}")
                 if len(told) >= most:
                     return told[:most]
     return told

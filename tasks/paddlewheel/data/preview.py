@@ -19,7 +19,7 @@ from paddlewheel.data.listing import PARTITION, by_day, list_sources, open_landi
 from paddlewheel.data.plan import parse_partition
 from paddlewheel.data.readers import ReadJob, UnreadableFile
 from paddlewheel.data.readers.images import is_beside
-from paddlewheel.data.schema import check_chunk, refusal_lines
+from paddlewheel.data.schema import WHOLE_ROW, check_chunk, refusal_lines
 from paddlewheel.data.statistics import StatisticsBuilder
 from paddlewheel.data.table_statistics import TableStatistics, Value
 from paddlewheel.errors import DataError, RecipeError
@@ -146,7 +146,9 @@ def lines_of(found: Preview, *, most_refused: int = 5) -> list[str]:
     for entry in found.refused[:most_refused]:
         place = next(f"{unit} {entry[unit]}" for unit in ("line", "row") if unit in entry)
         told = "; ".join(
-            f"{one['column']}: " + (f"{one['value']!r}: " if one["value"] is not None else "") + one["reason"]
+            ("" if one["column"] == WHOLE_ROW else f"{one['column']}: ")
+            + ("" if one["value"] is None else f"{one['value']!r}: ")
+            + one["reason"]
             for one in entry["reasons"]
         )
         lines.append(f"  {entry['file']} {place}: {told}")
@@ -175,15 +177,17 @@ def tree_of(found: Preview) -> dict[str, Any]:
 def _statistics_rows(statistics: TableStatistics) -> list[list[str]]:
     rows = []
     for column in statistics.columns:
-        numbers = [column.minimum, column.quantile(0.5), column.maximum]
+        middle = column.quantile(0.5)  # of times the day: their histogram is one of days
+        day_or_number = _moment(middle, "date" if column.type == "timestamp" else column.type)
         about = "about " if column.level else ""  # then only a part of the rows is counted
         top = ", ".join(f"{_told(value, column.type)} ({about}{count})" for value, count in column.top(3))
         if column.present > 1 and column.distinct == column.present:
             top = "each value once"
         rows.append(
-            [column.name, column.type, f"{column.missing_share:.1%}", str(column.distinct)]
-            + [_moment(number, column.type) for number in numbers]
-            + [top]
+            [
+                *(column.name, column.type, f"{column.missing_share:.1%}", str(column.distinct)),
+                *(_moment(column.minimum, column.type), day_or_number, _moment(column.maximum, column.type), top),
+            ]
         )
     return rows
 

@@ -125,7 +125,8 @@ def _label(recipe: Recipe, day: str, piece: pl.DataFrame) -> pl.DataFrame:
     """Id, label, and the columns known before, of the rows of a piece that have a label."""
     data = recipe.data
     labelled = piece.filter(pl.col(data.label.column).is_not_null())
-    label = (labelled[data.label.column] > data.label.above).cast(pl.Float32).alias("label")
+    outcome = labelled[data.label.column]
+    label = (outcome if outcome.dtype == pl.Boolean else outcome > data.label.above).cast(pl.Float32).alias("label")
     key = [labelled[name] for name in data.rows.key] or [pl.repeat(day, len(labelled), eager=True), labelled[ROW]]
     ids = pl.Series(ID, hash_each(joined_text(key, null=NULL_TEXT)), dtype=pl.UInt64)
     known = [column.name for column in data.rows.columns if column.known == "before"]
