@@ -42,7 +42,8 @@ class Fault:
 
     def __str__(self) -> str:
         hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
-        return f"{self.path or '(recipe)'}: {_short(self.value)}: {self.allowed}{hint}"
+        value = "" if self.value is None else f"{_short(self.value)}: "
+        return f"{self.path or '(recipe)'}: {value}{self.allowed}{hint}"
 
 
 def unknown_name(path: str, value: str, names: Iterable[str], allowed: str) -> Fault:

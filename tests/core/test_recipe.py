@@ -138,7 +138,7 @@ def test_an_override_changes_one_field_and_the_digest() -> None:
         ("name: [", "not YAML"),
         ("- a\n- b\n", "a recipe is a YAML mapping"),
         ("", "a recipe is a YAML mapping"),
-        ("name: x\n", "features: None: is needed and missing"),
+        ("name: x\n", "features: is needed and missing"),
         ("a: !!python/object/apply:os.system ['true']\n", "not YAML"),
     ],
 )
