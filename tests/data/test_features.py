@@ -212,8 +212,8 @@ def test_every_column_is_told_when_rows_do_not_fit() -> None:
     with pytest.raises(DataError) as error:
         fitted.apply(pl.DataFrame({"n": [1.0, 5.5], "x": ["1", "far"]}))
     assert str(error.value) == (
-        "the rows do not fit the model's features: column 'n', row 1: 5.5 is not a whole number of 64 bits (int64); "
-        "1 of 2 values are not; column 'x', row 1: 'far' is not a finite number (float64); 1 of 2 values are not; "
+        "the rows do not fit the model's features: column 'n', row 2: 5.5 is not a whole number of 64 bits (int64); "
+        "1 of 2 values are not; column 'x', row 2: 'far' is not a finite number (float64); 1 of 2 values are not; "
         "column 's' (string) is missing"
     )
 

@@ -142,7 +142,7 @@ def test_error_names_the_source_of_a_joined_column_when_rows_were_not_joined(sto
 def test_error_names_row_and_value_when_a_number_is_none(store: LocalStore, tmp_path: Path) -> None:
     source = tmp_path / "r.tsv"
     source.write_text("carrier\tnumber\tleaves\tweather_wind\nUA\t1\t2013-11-03\tstrong\n")
-    with pytest.raises(DataError, match=r"'leaves', row 0: '2013-11-03' is not .*'weather_wind', row 0: 'strong' is"):
+    with pytest.raises(DataError, match=r"'leaves', row 1: '2013-11-03' is not .*'weather_wind', row 1: 'strong' is"):
         predict_file(store, "late", None, source, tmp_path / "out.csv")
 
 

@@ -87,7 +87,7 @@ def coerce(series: pl.Series, kind: ColumnType) -> pl.Series:
     if lost.any():
         row = lost.arg_max()
         raise DataError(
-            f"column {series.name!r}, row {row}: {series[row]!r} is not {MEANINGS[kind]} ({kind}); "
+            f"column {series.name!r}, row {row + 1}: {series[row]!r} is not {MEANINGS[kind]} ({kind}); "
             f"{lost.sum()} of {len(series)} values are not"
         )
     return values
