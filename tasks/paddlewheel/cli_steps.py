@@ -31,7 +31,7 @@ def run_night(recipe: Recipe, store: Store, *, partition: str | None, quiet: boo
 
     with TrainingProgress(quiet=quiet) as progress:
         fill_empty_landing(recipe, store=store, say=progress.say)
-        day = partition or _newest(recipe, store, progress.say)
+        day = _newest(recipe, store, progress.say) if partition is None else partition
         night = run_chain(recipe, day, store=store, on_progress=progress.update, say=progress.say)
         progress.say("")
     return {**dataclasses.asdict(night), "partition": day}, summary_lines(store, night.promotion)
@@ -42,7 +42,8 @@ def plan_day(recipe: Recipe, store: Store, *, partition: str | None) -> tuple[An
     from paddlewheel.data.plan import plan
     from paddlewheel.data.plan_diff import diff_plans, newest_other
 
-    uri = plan(recipe, partition or _newest(recipe, store, log.info), store=store)
+    day = _newest(recipe, store, log.info) if partition is None else partition
+    uri = plan(recipe, day, store=store)
     older = newest_other(uri, store=store)
     if older is None:
         return {"uri": uri, "diff": None}, [uri]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 
@@ -63,13 +64,16 @@ def read_rows(source: Path) -> pl.DataFrame:
     declared types. Raises DataError naming the file.
     """
     suffix = Path(source.stem).suffix if source.suffix in COMPRESSED else source.suffix
+    if source.is_dir():
+        raise DataError(f"cannot read {source}: it is a folder; name a file")
+    place = glob.escape(str(source))  # polars takes * ? [ in a name for those of many files
     try:
         if suffix == ".parquet":
-            return pl.read_parquet(source)
+            return pl.read_parquet(place)
         if suffix in JSON_LINES:
-            return pl.read_ndjson(source, infer_schema_length=None)
+            return pl.read_ndjson(place, infer_schema_length=None)
         delimiter = DELIMITERS.get(suffix, ",")
-        return pl.read_csv(source, separator=delimiter, infer_schema=False, null_values=["", "NA"])
+        return pl.read_csv(place, separator=delimiter, infer_schema=False, null_values=["", "NA"])
     except FileNotFoundError as error:
         raise DataError(f"cannot read {source}: no such file") from error
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -80,6 +80,7 @@ def test_steps_follow_one_another_when_each_gets_what_the_one_before_printed(
     "case",
     [
         (["plan", "RECIPE", "--root", ""], 2, "--root is empty; name a folder or s3://[CONNECTION@]BUCKET/PREFIX"),
+        (["plan", "RECIPE", "--partition", "", "--root", "ROOT"], 2, "the partition '' is not a day of the calendar"),
         (["plan", "RECIPE", "--set", "data.landing=nowhere", "--root", "ROOT"], 3, "holds no file like trips/"),
         (["plan", "RECIPE", "--set", "data.rows.path=planes.csv.gz", "--root", "ROOT"], 2, "must contain {partition}"),
         (["plan", "RECIPE", "--set", "data.landing=mini.yaml", "--root", "PARENT"], 3, "is a file; name a folder"),

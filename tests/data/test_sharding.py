@@ -116,6 +116,7 @@ def test_the_users_function_decides_when_it_is_named(own: Callable[[str], str]) 
         ("return [0.0, 1.0, 0.0]", r"it returned float64; return a whole number for each sample, none missing"),
         ("return pl.Series([0, None, 1])", r"it returned float64; return a whole number"),
         ("return frame['nothing']", r"it raised ColumnNotFoundError: .*nothing"),
+        ("raise SystemExit(3)", r"it raised SystemExit: 3"),
         ("return [0, 0, 1]", r"asked again, in another order, it puts the sample 0xa of a.csv into another shard"),
     ],
 )

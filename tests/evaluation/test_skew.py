@@ -144,3 +144,22 @@ def test_error_says_where_columns_come_from_when_rows_were_not_joined(
     )
     with pytest.raises(DataError, match=r"column 's' \(string\) is missing$"):
         bundle.predict(raw.drop("s"))
+
+
+@pytest.mark.parametrize("name", ["x[1].csv", "x*.tsv", "x?.jsonl", "x[1].parquet", "x[1].csv.gz", "x*.jsonl.zst"])
+def test_a_file_is_read_alone_when_its_name_could_mean_others(tmp_path: Path, name: str) -> None:
+    suffix = name.partition(".")[2]
+    for path, value in ((tmp_path / name, 1), (tmp_path / f"x1.{suffix}", 2)):
+        frame = pl.DataFrame({"a": [value]})
+        if suffix == "parquet":
+            frame.write_parquet(path)
+            continue
+        raw = frame.write_ndjson().encode() if "json" in suffix else frame.write_csv().encode()
+        pack = gzip.compress if suffix.endswith("gz") else zstandard.compress if suffix.endswith("zst") else bytes
+        path.write_bytes(pack(raw))
+    assert read_rows(tmp_path / name)["a"].cast(pl.Int64).to_list() == [1]
+
+
+def test_a_folder_is_no_file_of_rows(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="it is a folder; name a file"):
+        read_rows(tmp_path)

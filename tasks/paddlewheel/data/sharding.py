@@ -102,7 +102,7 @@ def _by_function(sharding: Sharding, counts: DayCounts) -> Place:
     def call(samples: pl.DataFrame) -> np.ndarray:
         try:
             numbers = function(samples, sharding.shards_per_day)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(f"{where}: it raised {type(error).__name__}: {error}") from error
         return _checked(numbers, samples, sharding.shards_per_day, where)
 
