@@ -166,7 +166,11 @@ def test_recipe_comes_back_when_it_was_overridden(world: World) -> None:
     ("path", "value", "told"),
     [
         ("data.label.column", "miles", "data.label.column: 'miles': the label is known only after"),
-        ("data.label.column", "plane", "data.label.column: 'plane': must be a number, this is a string"),
+        (
+            "data.label.column",
+            "plane",
+            "data.label.column: 'plane': must be an int64, a float64 or a bool, this is a string",
+        ),
         ("data.joins.1.keys", {"number": "tail"}, "data.joins.1.keys.number: 'tail': joins int64 to string"),
         ("data.joins.0.keys", {"origin": "verdict"}, "data.joins.0.keys.origin: 'verdict': is known only after"),
         ("data.joins.0.left_time.column", "origin", "left_time.column: 'origin': must be a timestamp or date"),

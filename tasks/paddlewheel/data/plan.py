@@ -214,7 +214,7 @@ def _check_days(source: Source, landing: Store, listing: Listing, partition: str
         first = datetime.date.fromisoformat(held[0]) + datetime.timedelta(days=len(days) - 1)
         raise DataError(
             f"the window of {partition} begins on {days[0]}, before the data: {holds}, so "
-            f"{landing.uri(source.path.replace('{partition}', days[0]))} is missing; choose a partition from {first} "
+            f"{landing.root}/{source.path.replace('{partition}', days[0])} is missing; choose a partition from {first} "
             f"on, or make data.window smaller ({len(days)} days now)"
         )
 
@@ -227,7 +227,7 @@ def _nothing_held(source: Source, landing: Store) -> str:
 
 
 def _missing_message(source: Source, landing: Store, listing: Listing, missing: Sequence[str]) -> str:
-    told = ", ".join(landing.uri(path) for path in missing[:MAX_TOLD])
+    told = ", ".join(f"{landing.root}/{path}" for path in missing[:MAX_TOLD])
     told += f" and {len(missing) - MAX_TOLD} more" if len(missing) > MAX_TOLD else ""
     held = listing.held
     state = f"; the landing folder holds {source.name} of {held[0]}..{held[-1]} ({len(held)} days)" if held else ""
