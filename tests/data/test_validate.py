@@ -49,6 +49,14 @@ def test_count_limit_reasons_and_way_out_are_told_when_too_much_was_refused(worl
     assert [key for key in world.tree("datasets/mini.validated") if key.endswith("manifest.json")] != []
 
 
+def test_a_refused_value_is_shortened_when_it_is_long(world: World) -> None:
+    world.write_days(DAYS[0], 4, trips=6)
+    world.write_trips(DAYS[3], [trip(DAYS[3], 1), trip(DAYS[3], 2, delay="9z" * 100_000)])
+    with pytest.raises(DataError) as error:
+        run(world, bear(0.0))
+    assert f"line 3, column delay: '{'9z' * 39}9…': not a finite number (float64)" in str(error.value)
+
+
 def test_data_error_when_the_partitions_own_file_is_bad_though_the_window_bears_it(world: World) -> None:
     world.write_days(DAYS[0], 4, trips=6)
     world.write_trips(DAYS[3], [trip(DAYS[3], 1), trip(DAYS[3], 2, delay="late")])  # 1 of 20, but 1 of 2 of that day

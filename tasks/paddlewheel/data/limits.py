@@ -16,6 +16,7 @@ from paddlewheel.recipe_data import Source
 from paddlewheel.storage import Store
 
 MAX_TOLD: Final = 5
+MAX_VALUE: Final = 80  # characters of a refused value
 
 
 def refused_beyond(source: Source, files: Sequence[Shard], partition: str, store: Store) -> Iterator[str]:
@@ -49,11 +50,19 @@ def refusal_examples(files: Sequence[Shard], store: Store, *, most: int = MAX_TO
                 unit = "line" if "line" in entry else "row"
                 for reason in entry["reasons"]:
                     column = "" if reason["column"] == WHOLE_ROW else f", column {reason['column']}"
-                    value = "" if reason["value"] is None else f"{reason['value']!r}: "
-                    told.append(f"{entry['file']} {unit} {entry[unit]}{column}: {value}{reason['reason']}")
+                    told.append(f"{entry['file']} {unit} {entry[unit]}{column}: {told_reason(reason)}")
                 if len(told) >= most:
                     return told[:most]
     return told
+
+
+def told_reason(reason: Mapping[str, Any]) -> str:
+    """The value that is refused, shortened (it may be megabytes), and why."""
+    value = reason["value"]
+    if value is None:
+        return str(reason["reason"])
+    shown = value if len(value) <= MAX_VALUE else f"{value[: MAX_VALUE - 1]}…"
+    return f"{shown!r}: {reason['reason']}"
 
 
 def unreadable_files(tables: Sequence[Manifest]) -> list[dict[str, Any]]:

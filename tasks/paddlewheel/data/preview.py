@@ -15,6 +15,7 @@ import polars as pl
 
 from paddlewheel.data.group_pass import kept_rows, load_reader
 from paddlewheel.data.groups import SourceFile, sources_of
+from paddlewheel.data.limits import told_reason
 from paddlewheel.data.listing import PARTITION, by_day, list_sources, open_landing
 from paddlewheel.data.plan import parse_partition
 from paddlewheel.data.readers import ReadJob, UnreadableFile
@@ -146,10 +147,7 @@ def lines_of(found: Preview, *, most_refused: int = 5) -> list[str]:
     for entry in found.refused[:most_refused]:
         place = next(f"{unit} {entry[unit]}" for unit in ("line", "row") if unit in entry)
         told = "; ".join(
-            ("" if one["column"] == WHOLE_ROW else f"{one['column']}: ")
-            + ("" if one["value"] is None else f"{one['value']!r}: ")
-            + one["reason"]
-            for one in entry["reasons"]
+            ("" if one["column"] == WHOLE_ROW else f"{one['column']}: ") + told_reason(one) for one in entry["reasons"]
         )
         lines.append(f"  {entry['file']} {place}: {told}")
     if len(found.refused) > most_refused:
