@@ -44,8 +44,7 @@ class Codes:
 
     def texts(self) -> Any:
         """The distinct texts, where they are short."""
-        views = pa.Array.from_buffers(pa.string_view(), len(self.keys_D), [None, pa.py_buffer(self.keys_D)])
-        return views.cast(pa.string())
+        return texts_of(self.keys_D)
 
 
 class Coder:
@@ -98,6 +97,12 @@ class Coder:
         """How many values there are, and the bits of a slot's number."""
         self._slots[:_FIRST_SLOTS] = 0
         return np.array([0, _FIRST_SLOTS.bit_length() - 1], np.int64)
+
+
+def texts_of(views_D2: Any) -> Any:
+    """Short texts, of their views, as an Arrow array."""
+    views = pa.Array.from_buffers(pa.string_view(), len(views_D2), [None, pa.py_buffer(views_D2)])
+    return views.cast(pa.string())
 
 
 def words_of(column: pl.Series) -> tuple[Any, Any, int, int]:

@@ -77,8 +77,11 @@ def text_bytes(frame: pl.DataFrame, without: Sequence[int] = ()) -> int:
 
 def _sizes_of(texts: pl.Series) -> np.ndarray:
     array = texts.to_arrow(compat_level=pl.CompatLevel.newest())
-    sizes = np.frombuffer(array.buffers()[1], np.int32)[4 * array.offset : 4 * (array.offset + len(array)) : 4]
-    return sizes * array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else sizes
+    begin, end = array.offset, array.offset + len(array)
+    sizes = np.frombuffer(array.buffers()[1], np.int32)[4 * begin : 4 * end : 4]
+    if not array.null_count:
+        return sizes
+    return sizes * np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")[begin:end]
 
 
 def _text_sizes(frame: pl.DataFrame) -> list[pl.Expr]:

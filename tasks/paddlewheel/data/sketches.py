@@ -91,21 +91,22 @@ def place_values(slots: Any, entries: Any, keys: Any, size: int) -> None:  # pra
 
 
 @jit
-def _deepen(state: Any, keys: Any, counts: Any, origins: Any) -> None:  # pragma: no cover - compiled
+def _deepen(state: Any, keys: Any, held: Any, counts: Any, origins: Any) -> None:  # pragma: no cover - compiled
     """One level deeper: what was counted of shallower rows only is forgotten."""
     state[LEVEL] += 1
     level, kept = state[LEVEL], 0
     counts[level - 1] = 0
     for entry in range(state[NUM_VALUES]):
-        held = False
+        deep = False
         for depth in range(level, DEPTHS):
             count = counts[depth, entry]
             if count:
-                held = True
+                deep = True
                 counts[depth, entry] = 0
                 counts[depth, kept] = count
-        if held:
+        if deep:
             keys[kept], origins[kept] = keys[entry], origins[entry]
+            held[kept, 0], held[kept, 1] = held[entry, 0], held[entry, 1]
             kept += 1
     state[NUM_VALUES] = kept
 
@@ -161,14 +162,14 @@ def add_hashes(hashes_D1: Any, start: int, state: Any, hashes: Any) -> int:  # p
 
 @jit
 def count_values(
-    codes_R: Any, depths_R: Any, order_R: Any, starts: Any, hashes_D1: Any, firsts_D: Any, start: int, entries_D: Any,
-    state: Any, slots: Any, entries: Any, keys: Any, counts: Any, origins: Any,
+    codes_R: Any, depths_R: Any, order_R: Any, starts: Any, hashes_D1: Any, keys_DX: Any, firsts_D: Any, start: int,
+    entries_D: Any, state: Any, slots: Any, entries: Any, keys: Any, held: Any, counts: Any, origins: Any,
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
     """Count the values of the rows that are deep enough, the deepest first; where a table must grow first, or the end.
 
     order_R, starts: of `murmur.depths`. entries_D: the entry of each code, -1 where it is not known yet. slots,
-    entries: open table of hashes to entries; keys, counts, origins: by entry. origins: a row of the value in this
-    frame, -1 for values whose text is known.
+    entries: open table of hashes to entries; keys (hashes), held, counts, origins: by entry. held: the value, which is
+    the one or two words of keys_DX; origins: a row of it in this frame, -1 for one of an earlier frame.
     """
     mask, level, place = np.uint64(len(slots) - 1), state[LEVEL], start
     size = starts[level - 1] if level else len(codes_R)
@@ -186,7 +187,7 @@ def count_values(
                 slot = (slot + _ONE) & mask
             if slots[slot] == NULL:
                 if state[NUM_VALUES] == VALUES:  # a level deeper; this row may be too shallow for it
-                    _deepen(state, keys, counts, origins)
+                    _deepen(state, keys, held, counts, origins)
                     place_values(slots, entries, keys, state[NUM_VALUES])
                     entries_D[:] = -1
                     level = state[LEVEL]
@@ -197,6 +198,7 @@ def count_values(
                 entry = state[NUM_VALUES]
                 slots[slot], entries[slot] = h, entry
                 keys[entry], origins[entry] = h, firsts_D[code]
+                held[entry, 0], held[entry, 1] = keys_DX[code, 0], keys_DX[code, keys_DX.shape[1] - 1]
                 state[NUM_VALUES] = entry + 1
             else:
                 entry = np.int64(entries[slot])

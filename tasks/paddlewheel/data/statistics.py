@@ -1,20 +1,20 @@
 """Statistics of frames as they stream by: what is kept, how it merges and its JSON are `data.table_statistics`'s.
 
 A block of rows at a time: code every column, hash its distinct values, derive each row's depth from all of its hashes,
-count. A value becomes a Python object only when it is first counted.
+count. A value becomes a Python object at the end only, but for long texts.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from paddlewheel.data import murmur, sketches
-from paddlewheel.data.codes import MISSING, Coder, Codes
+from paddlewheel.data.codes import MISSING, Coder, Codes, texts_of
 from paddlewheel.data.histogram import MOST_DAYS, bucket_of
 from paddlewheel.data.table_statistics import VALUES, ColumnStatistics, TableStatistics, Value, merge
 from paddlewheel.data.theta import WHOLE, compact_theta
@@ -81,8 +81,7 @@ class StatisticsBuilder:
         murmur.depths(rows_R, depths_R, order_R, starts)
         for lane in self._lanes:
             lane.count(depths_R, order_R, starts)
-            if lane.column.name in frame.columns:
-                lane.name_values(frame[lane.column.name])
+            lane.name_values(frame)
 
     def finish(self) -> TableStatistics:
         """The statistics of all rows so far."""
@@ -106,10 +105,10 @@ class _Lane:
         self.missing = 0
         self.state = np.array([0, 0, 0, WHOLE], np.int64)
         self.thetas = np.zeros(64, np.uint64)
-        self.keys, self.origins = np.zeros(16, np.uint64), np.full(16, -1, np.int64)
+        self.keys, self.held, self.origins = np.zeros(16, np.uint64), np.zeros((16, 2), np.uint64), np.full(16, -1)
         self.counts = np.zeros((murmur.DEPTHS, 16), np.int64)
         self.slots, self.entries = np.zeros(32, np.uint64), np.zeros(32, np.int32)
-        self.names: dict[int, Value] = {}
+        self.names: dict[int, str] = {}  # of values that do not fit in `held`
         real = column.type == "float64"
         self.extremes = np.array(NONE_YET if real else NONE_YET_WHOLE, np.float64 if real else np.int64)
         low, high = (bucket_of(column.type, end) for end in SPAN.get(column.type, (0, 1)))
@@ -132,9 +131,10 @@ class _Lane:
         rows_D = np.zeros(len(firsts_D), np.int64)
         self.missing += len(codes_R) - sketches.rows_by_code(codes_R, rows_D)
         entries_D, at = np.full(len(firsts_D), -1, np.int32), 0
+        keys_DX = keys_D.view(np.uint64).reshape(-1, 2 if self.codes.is_texts else 1)
         while (at := sketches.count_values(
-            codes_R, depths_R, order_R, starts, self.hashes_D1, firsts_D, at, entries_D,
-            self.state, self.slots, self.entries, self.keys, self.counts, self.origins,
+            codes_R, depths_R, order_R, starts, self.hashes_D1, keys_DX, firsts_D, at, entries_D,
+            self.state, self.slots, self.entries, self.keys, self.held, self.counts, self.origins,
         )) < len(codes_R):  # fmt: skip
             self._grow()
         if self.column.type in DIVISORS and len(firsts_D):
@@ -145,29 +145,39 @@ class _Lane:
             )) < len(rows_D):  # fmt: skip
                 self.buckets = np.concatenate([self.buckets, np.zeros_like(self.buckets)])
 
-    def name_values(self, column: pl.Series) -> None:
-        """Make texts or numbers of the values first counted in this block, while it is there."""
+    def name_values(self, frame: pl.DataFrame) -> None:
+        """Make names of the long texts first counted in this block, while it is there."""
         size = self.state[sketches.NUM_VALUES]
-        new = np.flatnonzero(self.origins[:size] >= 0)
-        if len(new):
-            found = column.gather(self.origins[new])
-            if found.dtype == pl.Binary:
-                found = found.bin.size()
-            for key, value in zip(self.keys[new].tolist(), found.to_physical().to_list(), strict=True):
-                self.names[key] = _shown(value, key, self.column.type)
+        if self.codes.hashed:
+            new = np.flatnonzero(self.origins[:size] >= 0)
+            found = frame[self.column.name].gather(self.origins[new]).to_list()
+            for key, text in zip(self.keys[new].tolist(), found, strict=True):
+                self.names[key] = f"{text[:BEGINNING]}…{key:016x}" if len(text) > LONG_TEXT else text
         self.origins[:] = -1
         if len(self.names) > 4 * VALUES:
-            self.names = {key: self.names[key] for key in self.keys[:size].tolist()}
+            self.names = {key: self.names[key] for key in self.keys[:size].tolist() if key in self.names}
+
+    def values(self) -> list[Value]:
+        """The values that are counted one by one, as the statistics name them: of a long text its beginning and hash.
+
+        The hash, so that no two become one.
+        """
+        size, kind = self.state[sketches.NUM_VALUES], self.column.type
+        held = self.held[:size].copy()
+        if kind != "string":
+            words = held[:, 0].copy()
+            found = words.view(np.float64 if kind == "float64" else np.int64).tolist()
+            return [value != 0 for value in found] if kind == "bool" else found
+        names = [self.names.get(key) for key in self.keys[:size].tolist()]
+        held[[entry for entry, name in enumerate(names) if name is not None]] = 0
+        return [text if name is None else name for name, text in zip(names, texts_of(held).to_pylist(), strict=True)]
 
     def statistics(self, rows: int) -> ColumnStatistics:
         sketches.trim_hashes(self.state, self.thetas)
         size, level = int(self.state[sketches.NUM_VALUES]), int(self.state[sketches.LEVEL])
         counts = np.ascontiguousarray(self.counts[level:, :size].T)
         ends = counts.shape[1] - np.argmax(counts[:, ::-1] > 0, axis=1) if size else ()
-        values = {
-            self.names[key]: tuple(row[:end].tolist())
-            for key, row, end in zip(self.keys[:size].tolist(), counts, ends, strict=True)
-        }
+        values = {value: tuple(row[:end].tolist()) for value, row, end in zip(self.values(), counts, ends, strict=True)}
         seen = self.column.type in DIVISORS and rows > self.missing
         return ColumnStatistics(
             name=self.column.name,
@@ -191,6 +201,7 @@ class _Lane:
     def _grow(self) -> None:
         size = min(4 * len(self.keys), VALUES)
         self.keys, self.origins = _longer(self.keys, size), _longer(self.origins, size)
+        self.held = np.pad(self.held, ((0, size - len(self.held)), (0, 0)))
         self.counts = np.pad(self.counts, ((0, 0), (0, size - self.counts.shape[1])))
         self.slots, self.entries = np.zeros(2 * size, np.uint64), np.zeros(2 * size, np.int32)
         sketches.place_values(self.slots, self.entries, self.keys, self.state[sketches.NUM_VALUES])
@@ -206,15 +217,6 @@ def _hashes_of(codes: Codes) -> Any:
     else:
         murmur.hash_short_texts(codes.keys_D, hashes_D1[1:])
     return hashes_D1
-
-
-def _shown(value: Any, key: int, kind: ColumnType) -> Value:
-    """A value as the statistics name it: of a long text the beginning, and its hash, so that no two become one."""
-    if kind == "bool":
-        return bool(value)
-    if isinstance(value, str) and len(value) > LONG_TEXT:
-        return f"{value[:BEGINNING]}…{key:016x}"
-    return cast(Value, value + 0.0 if isinstance(value, float) else value)  # -0.0 is 0.0
 
 
 def _is_long(value: str) -> bool:
