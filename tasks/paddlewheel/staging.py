@@ -16,7 +16,7 @@ from paddlewheel.leftovers import PREFIX, held
 PROBE_BYTES = 1 << 18
 OTHER_ROOT = "name another store with --root"
 WAYS_OUT = {
-    errno.ENOSPC: "free some space, then run the same command again: nothing half-written was left",
+    errno.ENOSPC: "free some space, or {elsewhere}; then run the same command again: nothing half-written was left",
     errno.EDQUOT: "the quota is used up; raise it, then run the same command again",
     errno.EACCES: "give this user the right to write there, or {elsewhere}",
     errno.EPERM: "give this user the right to write there, or {elsewhere}",

@@ -156,3 +156,16 @@ def test_a_read_only_cache_is_told_with_the_way_out(tmp_path: Path) -> None:
             ObjectCache(folder=tmp_path).fetch("0", "0", writes(b"abc"))
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of one megabyte, which only root can")
+def test_a_cache_on_a_full_disk_is_told_with_the_way_out(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
+    try:
+        cache = ObjectCache(folder=tmp_path / "cache")
+        with pytest.raises(StorageError, match=r"No space left on device; free some space, or .* \$XDG_CACHE_HOME"):
+            cache.fetch("a", "name", writes(bytes(3_000_000)))
+        assert names(cache) == []
+        assert cache.fetch("b", "name", writes(b"abc"))[0].read_bytes() == b"abc"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
