@@ -107,7 +107,9 @@ def test_a_reader_that_is_not_there_is_a_fault_of_the_recipe(tmp_path: Path, for
 
 
 @pytest.mark.parametrize(("name", "signal"), [("aborting", "SIGABRT"), ("crashing", "SIGSEGV")])
-def test_a_crash_in_native_code_costs_the_file_and_not_the_others(tmp_path: Path, name: str, signal: str) -> None:
+def test_a_crash_in_native_code_costs_the_file_and_not_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, signal: str
+) -> None:
     files = []
     for file, content in (("a", "good"), ("b", "bad"), ("c", "good")):
         (tmp_path / file).write_text(content)
@@ -119,3 +121,5 @@ def test_a_crash_in_native_code_costs_the_file_and_not_the_others(tmp_path: Path
         result = readers.read(job, folder)
     assert result.unreadable == {"landed/b": f"its reader crashed in native code ({signal})"}
     assert pl.read_parquet(folder / "rows.parquet").rows() == [(1, 1.0), (1, 1.0)]
+    assert f"in {name}\n" in caplog.text  # where it crashed, of the user's own lines
+    assert "Extension modules" not in caplog.text

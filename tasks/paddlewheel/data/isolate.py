@@ -238,10 +238,11 @@ class _Child:
                     file.close()
 
     def _tail(self) -> str:
-        """The end of what it wrote to standard error."""
+        """The end of what it wrote to standard error, without Python's list of every extension that was loaded."""
         size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - TAIL_BYTES))
-        return self._errors.read().decode(errors="replace").strip()
+        self._errors.seek(max(0, size - 10 * TAIL_BYTES))
+        told = self._errors.read().decode(errors="replace").partition("\nExtension modules:")[0]
+        return told[-TAIL_BYTES:].strip()
 
 
 def _environment(count: int, secrets: Mapping[str, str]) -> dict[str, str]:
