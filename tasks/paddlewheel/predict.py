@@ -36,7 +36,11 @@ def predict_file(store: Store, name: str, version: int | None, source: Path, out
         raise RecipeError(f"{name} has no version {version}; there are {known}")
     if output.suffix in COMPRESSED:
         raise DataError(f"cannot write {output}: name it .parquet, .jsonl, .tsv or .csv, and compress it afterwards")
+    if output.exists() and output.samefile(source):
+        raise DataError(f"cannot write {output}: it is the file that is read; name another --output")
     frame = read_rows(source)  # before the bundle: Paddle takes seconds to import
+    if "probability" in frame.columns:
+        raise DataError(f"{source} has a column 'probability' of its own, which the output's would replace; rename it")
     bundle = load_bundle(store, f"models/{name}/versions/{version}/manifest.json")
     scored = frame.with_columns(probability=pl.Series(bundle.predict(frame)))
     temporary = output.with_name(f".tmp-{os.getpid()}-{output.name}")

@@ -42,7 +42,7 @@ FeatureKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limit:
-    """Two marks of one measure: beyond `fail` the night stops; beyond `warn` it is told, if unusual too. None: no.
+    """Two marks of one measure: beyond `fail` the night stops, beyond `warn` it is told if it is unusual too. None: no.
 
     Unusual: more than chance makes of so few rows, and more than twice what the training window's own days reach.
     """

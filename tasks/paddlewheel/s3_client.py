@@ -28,6 +28,7 @@ def build_client(connection_id: str) -> Any:
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
+    from botocore.handlers import add_expect_header
 
     connection = find_connection(connection_id) if connection_id else Connection(kind="aws")
     where = f"the connection {connection_id!r}" if connection_id else "the AWS configuration"
@@ -51,6 +52,8 @@ def build_client(connection_id: str) -> Any:
     except (BotoCoreError, TypeError, ValueError) as error:
         raise RecipeError(f"{where} cannot be used for S3: {error}") from error
     client.meta.events.register("after-call.s3", _look_at_answer)
+    # A connection that closes inside the answer "100 Continue" would keep botocore reading for ever.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
 
 
