@@ -32,13 +32,13 @@ ui: $(VENV)/installed  ## Airflow on 127.0.0.1:8080 with the DAGs, the form and 
 test-services: test-servers test-containers test-browser  ## every slow group: services of their own; root, Debian
 
 test-servers: $(VENV)/installed-dev  ## against servers that the tests start: S3, PostgreSQL (Debian's packages: root)
-	$(PYTEST) tests -m services
+	$(PYTEST) tests -m services -rs
 
 test-containers: $(VENV)/installed-dev  ## images, compose, a night in it (starts a Docker engine; root, Debian)
-	$(PYTEST) tests/services -m containers
+	$(PYTEST) tests/services -m containers -rs
 
 test-browser: $(VENV)/installed-dev  ## Airflow's pages in a headless Chromium
-	$(PYTEST) tests/services -m browser
+	$(PYTEST) tests/services -m browser -rs
 
 test-gpu: $(VENV)/installed-dev  ## tests that need a CUDA device
 	$(PYTEST) tests -m gpu

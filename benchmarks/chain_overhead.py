@@ -23,7 +23,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 
 PROJECT = Path(__file__).parents[1]
 PARTITION = "2013-11-01"

@@ -31,7 +31,7 @@ CARDINALITIES = (
 )  # fmt: skip
 MISSING = (0.45, 0, 0.21, 0.21, 0.03, 0.22, 0.04, 0, 0.04, 0.45, 0.04, 0.76, 0.21)
 OURS = """
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 columns = (

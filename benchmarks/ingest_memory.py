@@ -23,7 +23,7 @@ BLOCK_ROWS = 200_000
 CHILD = """
 import json, resource, sys
 from pathlib import Path
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 columns = (

@@ -25,12 +25,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from paddlewheel.data.listing import open_landing
+from paddlewheel.data.landing.listing import open_landing
+from paddlewheel.data.landing.plan_diff import diff_plans
 from paddlewheel.data.plan import plan
-from paddlewheel.data.plan_diff import diff_plans
-from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 
 GOAL = 2.0
 DAYS, FILES_PER_DAY = 101, 1_000

@@ -26,12 +26,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from paddlewheel.chain import run_chain
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 from paddlewheel.lineage import nearest
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check import known_columns, load_recipe
+from paddlewheel.storage.local import LocalStore
 
 PROJECT = Path(__file__).parents[1]
 # Numbers that stand for a name: what a tree or a linear model would otherwise read as a size.

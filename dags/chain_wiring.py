@@ -288,7 +288,7 @@ def promote(verdict: str) -> str:
 @task(retries=1, retry_delay=RETRY_DELAY)
 def report(promotion: str) -> str:
     """The run's card; and what dead writers left in the store goes."""
-    from paddlewheel.card import report as step
+    from paddlewheel.card.page import report as step
     from paddlewheel.storage import sweep_leftovers
 
     recipe, store = _recipe()

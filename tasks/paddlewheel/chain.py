@@ -46,7 +46,7 @@ def run_chain(
 
     on_progress gets the agent's progress while the ranks train; `say` a line before each step.
     """
-    from paddlewheel.card import report
+    from paddlewheel.card.page import report
     from paddlewheel.data.features import fit_features
     from paddlewheel.data.preprocess import plan_batches, preprocess
     from paddlewheel.evaluation.evaluate import evaluate

@@ -35,7 +35,7 @@ from paddlewheel.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from paddlewheel.data.fitted import FittedFeatures
+    from paddlewheel.data.encoding.fitted import FittedFeatures
     from paddlewheel.recipe import Recipe
 
 BATCH_ROWS = 4096
@@ -119,7 +119,7 @@ class Bundle:
 
 def load_bundle(store: Store, key_or_uri: str) -> Bundle:
     """The bundle of a `bundle` or `model` manifest, its files' digests verified, ready to predict on the CPU."""
-    from paddlewheel.data.fitted import FittedFeatures
+    from paddlewheel.data.encoding.fitted import FittedFeatures
 
     key = store.key(key_or_uri) if "://" in key_or_uri or key_or_uri.startswith("/") else key_or_uri
     if store.stat(key) is None:
@@ -146,7 +146,7 @@ def load_bundle(store: Store, key_or_uri: str) -> Bundle:
 
 def read_fitted(store: Store, manifest: Manifest) -> FittedFeatures:
     """The fitted features of a `features` manifest."""
-    from paddlewheel.data.fitted import FittedFeatures
+    from paddlewheel.data.encoding.fitted import FittedFeatures
 
     return FittedFeatures.from_json(store.read(manifest.files[0].key))
 

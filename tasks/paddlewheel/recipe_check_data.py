@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from paddlewheel.data.listing import by_day
+from paddlewheel.data.landing.listing import by_day
 from paddlewheel.data.readers import READERS
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check_drift import check_drift

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paddlewheel.data.fitted import FittedFeatures
+    from paddlewheel.data.encoding.fitted import FittedFeatures
     from paddlewheel.recipe import Recipe
 
 SIGNATURE_VERSION = 1

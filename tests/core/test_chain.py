@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.chain import _why
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_manifest
+from paddlewheel.storage.local import LocalStore
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from paddlewheel.errors import StorageError
 from paddlewheel.lineage import READ_AT_ONCE, ancestors, nearest
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Input, Manifest, input_of, publish_manifest
+from paddlewheel.storage.local import LocalStore
 
 
 def publish(store: LocalStore, kind: str, name: str, *inputs: str) -> str:

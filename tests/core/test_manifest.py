@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.errors import StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import (
     Manifest,
     Shard,
@@ -21,6 +20,7 @@ from paddlewheel.manifest import (
     read_manifest,
     verify,
 )
+from paddlewheel.storage.local import LocalStore
 
 
 @pytest.fixture

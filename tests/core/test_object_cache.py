@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 from paddlewheel.errors import StorageError
-from paddlewheel.object_cache import ObjectCache
+from paddlewheel.storage.object_cache import ObjectCache
 
 
 def writes(content: bytes, calls: list[str] | None = None) -> Callable[[Path], str]:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddlewheel.errors import RecipeError
-from paddlewheel.s3_client import build_client
 from paddlewheel.storage import open_store
+from paddlewheel.storage.s3_client import build_client
 
 
 def client_of(monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any] | str) -> Any:
@@ -135,6 +135,6 @@ def test_opening_a_store_imports_no_boto3() -> None:
         "import sys; from paddlewheel.storage import open_store; open_store('s3://a@bucket/b'); print([*sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "'paddlewheel.s3_store'" in done.stdout
+    assert "'paddlewheel.storage.s3'" in done.stdout
     assert "'boto3'" not in done.stdout
     assert "'botocore'" not in done.stdout

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.errors import RecipeError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.storage import default_root, open_store
+from paddlewheel.storage.local import LocalStore
 
 
 def test_publish_takes_a_staged_file_and_leaves_no_staging_folder(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_nothing_is_found_when_the_writer_is_killed_in_the_middle(tmp_path: Path
     script = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paddlewheel.local_store import LocalStore
+        from paddlewheel.storage.local import LocalStore
         store = LocalStore(Path(sys.argv[1]))
         n = 0
         while True:
@@ -52,7 +52,7 @@ def test_sweep_takes_what_a_killed_writer_left_and_nothing_of_a_living_one(tmp_p
     script = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
-        from paddlewheel.local_store import LocalStore
+        from paddlewheel.storage.local import LocalStore
         with LocalStore(Path(sys.argv[1])).staging() as folder:
             (folder / "half").write_bytes(b"x")
             (Path(sys.argv[1]) / "runs").mkdir()
@@ -132,7 +132,7 @@ def test_a_root_without_write_permission_is_told(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from paddlewheel.local_store import LocalStore
+        from paddlewheel.storage.local import LocalStore
         from paddlewheel.errors import StorageError
         os.setuid(65534)
         try:

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_manifest
+from paddlewheel.storage.local import LocalStore
 from paddlewheel_dashboard.app import build_app
 
 KEY = "0123456789abcdef0123"

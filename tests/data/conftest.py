@@ -17,10 +17,10 @@ from paddlewheel.data.plan import plan
 from paddlewheel.data.preprocess import plan_batches, preprocess
 from paddlewheel.data.shard import shard
 from paddlewheel.data.validate import validate
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 
 TREE: dict[str, Any] = {
     "name": "mini",

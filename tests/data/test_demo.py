@@ -12,11 +12,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 from paddlewheel.data.features import load_features
 from paddlewheel.errors import DataError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import World
 

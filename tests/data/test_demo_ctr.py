@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from paddlewheel.cli import main
-from paddlewheel.data.demo_ctr import make_clicks, write_clicks
-from paddlewheel.data.demo_landing import FILLING, fill_empty_landing
+from paddlewheel.data.demos.ctr import make_clicks, write_clicks
+from paddlewheel.data.demos.landing import FILLING, fill_empty_landing
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
@@ -153,7 +153,7 @@ def test_empty_landing_is_filled_once_when_the_recipe_names_a_demo(
         if len(made) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("paddlewheel.data.demo_landing.DEMOS", {"ctr": write})
+    monkeypatch.setattr("paddlewheel.data.demos.landing.DEMOS", {"ctr": write})
     recipe, said = load_recipe(RECIPES / "ctr.yaml"), list[str]()
     with pytest.raises(KeyboardInterrupt):
         fill_empty_landing(recipe, store=store, say=said.append)

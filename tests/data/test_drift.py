@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from paddlewheel.data.drift import ColumnDrift, comparable, judge, usual_measures
-from paddlewheel.data.drift_measures import bin_starts, bins, chance, measure
-from paddlewheel.data.drift_words import describe, drift_sentence, way_out
-from paddlewheel.data.statistics import StatisticsBuilder
-from paddlewheel.data.table_statistics import ColumnStatistics, TableStatistics, merge
+from paddlewheel.data.checks.drift import ColumnDrift, comparable, judge, usual_measures
+from paddlewheel.data.checks.drift_measures import bin_starts, bins, chance, measure
+from paddlewheel.data.checks.drift_words import describe, drift_sentence, way_out
+from paddlewheel.data.statistics.builder import StatisticsBuilder
+from paddlewheel.data.statistics.table_statistics import ColumnStatistics, TableStatistics, merge
 from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.recipe_data import Column, ColumnType, Drift, Limit
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data import duplicates
-from paddlewheel.data.duplicates import Duplicate, KeyedFile, find_duplicates
+from paddlewheel.data.checks import duplicates
+from paddlewheel.data.checks.duplicates import Duplicate, KeyedFile, find_duplicates
 
 
 def keyed(folder: Path, *frames: pl.DataFrame) -> list[KeyedFile]:

@@ -13,8 +13,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddlewheel.data.encoding.fitted import FittedFeatures, Inputs
 from paddlewheel.data.features import fit
-from paddlewheel.data.fitted import FittedFeatures, Inputs
 from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.recipe_data import Feature
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data.exact_sums import ExactMoments
+from paddlewheel.data.encoding.exact_sums import ExactMoments
+from paddlewheel.data.encoding.quantiles import Quantiles
 from paddlewheel.data.features import fit, fit_files
-from paddlewheel.data.quantiles import Quantiles
 from paddlewheel.data.row_batches import read_batches
 from paddlewheel.recipe_data import Feature
 
@@ -111,10 +111,10 @@ def test_any_split_and_order_over_files_and_batches_gives_the_same_json(
         frame[min(start, len(rows)) : min(end, len(rows))].write_parquet(paths[-1], row_group_size=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paddlewheel.data.row_batches.BATCH_ROWS", 4)
-        patch.setattr("paddlewheel.data.fitting.MERGE_ROWS", 2)
+        patch.setattr("paddlewheel.data.encoding.fitting.MERGE_ROWS", 2)
         if alone:  # a pass a feature, as of very many rows
             patch.setattr("paddlewheel.data.features.VALUES_A_PASS", 1)
-            patch.setattr("paddlewheel.data.quantiles.KEEP", 2)
+            patch.setattr("paddlewheel.data.encoding.quantiles.KEEP", 2)
         assert fit_files(paths, EVERY_KIND, rows=len(rows)).to_json() == whole
 
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data import group_pass
-from paddlewheel.data.group import (
+from paddlewheel.data.tables import group_pass
+from paddlewheel.data.tables.group import (
     REFUSED_NAME,
     ROWS_NAME,
     STATISTICS_NAME,
@@ -29,8 +29,8 @@ from paddlewheel.data.group import (
     GroupResult,
     read_group,
 )
-from paddlewheel.data.repeated import KeyLog
-from paddlewheel.data.rows import RowGroups, text_bytes
+from paddlewheel.data.tables.repeated import KeyLog
+from paddlewheel.data.tables.rows import RowGroups, text_bytes
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 

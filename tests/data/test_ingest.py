@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 import xxhash
 
-from paddlewheel.data.group import GroupJob, GroupResult
 from paddlewheel.data.ingest import ingest, plan_ingest
-from paddlewheel.data.isolate import Readers
 from paddlewheel.data.plan import plan
+from paddlewheel.data.tables.group import GroupJob, GroupResult
+from paddlewheel.data.tables.isolate import Readers
 from paddlewheel.errors import DataError, RecipeError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, verify
 from paddlewheel.recipe import dump
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import TRIPS_HEADER, World, make_recipe, trip
 
@@ -190,7 +190,7 @@ def test_nothing_is_read_when_the_listing_is_as_it_was(world: World, monkeypatch
     world.write_days(DAYS[0], 4)
     first = world.manifest(run(world))
     monkeypatch.setattr(Readers, "read", None)
-    monkeypatch.setattr("paddlewheel.data.tables.digest_file", None)
+    monkeypatch.setattr("paddlewheel.data.tables.parts.digest_file", None)
     uri = ingest(make_recipe(), plan(make_recipe(training__epochs=9), DAYS[3], store=world.store), 0, store=world.store)
     assert world.manifest(uri).files == first.files
 
@@ -303,7 +303,7 @@ def test_batches_together_are_the_window_when_there_are_several(world: World, mo
     world.write_days(DAYS[0], 4)
     planned = plan(make_recipe(), DAYS[3], store=world.store)
     whole = world.manifest(ingest(make_recipe(), planned, 0, store=world.store))
-    monkeypatch.setattr("paddlewheel.data.groups.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("paddlewheel.data.landing.groups.BATCH_BYTES", 1 << 20)
     batches = plan_ingest(make_recipe(data__max_batches=3), planned, store=world.store)
     assert batches == [0, 1, 2]
     recipe = make_recipe(data__max_batches=3)
@@ -328,7 +328,7 @@ from pathlib import Path
 from paddlewheel.data.ingest import ingest
 from paddlewheel.data.plan import plan
 from paddlewheel.recipe_check import load_recipe
-from paddlewheel.local_store import LocalStore
+from paddlewheel.storage.local import LocalStore
 root, recipe, partition = sys.argv[1:]
 store, loaded = LocalStore(Path(root)), load_recipe(json.loads(Path(recipe).read_text()))
 print(ingest(loaded, plan(loaded, partition, store=store), 0, store=store))

@@ -16,8 +16,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import GroupFile, GroupJob
-from paddlewheel.data.isolate import ReaderKilled, Readers
+from paddlewheel.data.tables.group import GroupFile, GroupJob
+from paddlewheel.data.tables.isolate import ReaderKilled, Readers
 from paddlewheel.errors import DataError
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
@@ -183,8 +183,8 @@ def test_a_waiting_read_ends_when_the_context_does(tmp_path: Path) -> None:
 PARENT = """
     import sys
     from pathlib import Path
-    from paddlewheel.data.group import GroupJob
-    from paddlewheel.data.isolate import Readers
+    from paddlewheel.data.tables.group import GroupJob
+    from paddlewheel.data.tables.isolate import Readers
     with Readers(1) as readers:
         readers.read(GroupJob.from_json(sys.argv[1]), Path(sys.argv[2]))
 """

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.join import build_right, join_right, joined_columns
+from paddlewheel.data.samples.join import build_right, join_right, joined_columns
 from paddlewheel.errors import DataError
 from paddlewheel.recipe_data import Column, Join, Moment, Source
 

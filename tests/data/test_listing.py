@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel.data.groups import GroupHead, SourceFile, cut_batches, cut_groups
-from paddlewheel.data.listing import list_sources, pattern_of
+from paddlewheel.data.landing.groups import GroupHead, SourceFile, cut_batches, cut_groups
+from paddlewheel.data.landing.listing import list_sources, pattern_of
 from paddlewheel.errors import DataError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_data import Column, Source
 from paddlewheel.storage import Stat
+from paddlewheel.storage.local import LocalStore
 
 STRANGE = ("with space.csv", "a+b.csv", "100%25.csv", "key=value.csv", "größe-данные.csv", "semi;colon&.csv")
 

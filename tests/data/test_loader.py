@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlewheel.data.fitted import Inputs
+from paddlewheel.data.encoding.fitted import Inputs
 from paddlewheel.data.loader import Loader, open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_file, publish_manifest
+from paddlewheel.storage.local import LocalStore
 
 
 def publish_packed(

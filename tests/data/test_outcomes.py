@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from paddlewheel.data.ingest import ingest
+from paddlewheel.data.landing.preview import lines_of, preview
 from paddlewheel.data.plan import plan
-from paddlewheel.data.preview import lines_of, preview
 from paddlewheel.data.shard import shard
 from paddlewheel.data.validate import validate
 from paddlewheel.errors import DataError, RecipeError

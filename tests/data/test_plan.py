@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel.data.groups import FileGroup, read_groups
+from paddlewheel.data.landing.groups import FileGroup, read_groups
 from paddlewheel.data.plan import newest_day, plan, recipe_of
 from paddlewheel.errors import DataError, RecipeError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import TREE, World, make_recipe, trip
 

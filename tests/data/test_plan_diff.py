@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paddlewheel.data.landing.plan_diff import diff_plans, newest_other
 from paddlewheel.data.plan import plan
-from paddlewheel.data.plan_diff import diff_plans, newest_other
 from paddlewheel.errors import RecipeError
 
 from .conftest import World, make_recipe, trip

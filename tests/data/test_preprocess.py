@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddlewheel.data.encoding.fitted import Inputs
 from paddlewheel.data.features import fit_features, load_features
-from paddlewheel.data.fitted import Inputs
 from paddlewheel.data.packed import Compression, Layout, PackedWriter, iter_packed, read_packed, write_packed
 from paddlewheel.data.preprocess import plan_batches, preprocess
 from paddlewheel.errors import RecipeError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_data import Feature
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import World, make_recipe
 from .every_kind import EVERY_KIND, draw_rows

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from paddlewheel.cli import main
-from paddlewheel.data.preview import lines_of, preview
+from paddlewheel.data.landing.preview import lines_of, preview
 from paddlewheel.errors import DataError, RecipeError
 
 from .conftest import TREE, World, make_recipe, trip

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
-from paddlewheel.data.isolate import Readers
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile, custom
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
+from paddlewheel.data.tables.isolate import Readers
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source

@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
-from paddlewheel.data.isolate import Readers
 from paddlewheel.data.readers import ReadJob, UnreadableFile, images
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
+from paddlewheel.data.tables.isolate import Readers
 from paddlewheel.errors import DataError
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source

@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
 from paddlewheel.data.readers import ReadJob
 from paddlewheel.data.readers.sql import read, versions_of
 from paddlewheel.data.readers.sql_query import bind, faults_of_query, is_ordered
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source, Sql

@@ -19,10 +19,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data.group import REFUSED_NAME, ROWS_NAME, GroupFile, GroupJob, GroupResult, read_group
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile, delimited, jsonl
 from paddlewheel.data.readers.delimited import split_line
 from paddlewheel.data.readers.parquet import read as read_parquet
+from paddlewheel.data.tables.group import REFUSED_NAME, ROWS_NAME, GroupFile, GroupJob, GroupResult, read_group
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 

@@ -22,9 +22,9 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data import samples as samples_room
 from paddlewheel.data.order import MASK, sample_hash
-from paddlewheel.data.samples import DaySamples, Table, make_day, read_right
+from paddlewheel.data.samples import day as samples_room
+from paddlewheel.data.samples.day import DaySamples, Table, make_day, read_right
 from paddlewheel.errors import DataError
 
 from .conftest import TREE, make_recipe
@@ -221,7 +221,7 @@ import datetime, json, resource, sys
 from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
-from paddlewheel.data.samples import Table, make_day
+from paddlewheel.data.samples.day import Table, make_day
 from paddlewheel.recipe_check import load_recipe
 
 folder, tree, rows = Path(sys.argv[1]), json.loads(sys.argv[2]), 400_000

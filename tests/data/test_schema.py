@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import REFUSED_NAME, ROWS_NAME, GroupFile, GroupJob, GroupResult, read_group
+from paddlewheel.data.tables.group import REFUSED_NAME, ROWS_NAME, GroupFile, GroupJob, GroupResult, read_group
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source
 

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 import xxhash
 
+from paddlewheel.data.encoding.fitted import FittedFeatures
 from paddlewheel.data.features import fit
-from paddlewheel.data.fitted import FittedFeatures
 from paddlewheel.recipe_data import Feature
 
 BUCKETS = 1000

@@ -15,15 +15,16 @@ import polars as pl
 import pytest
 import xxhash
 
-from paddlewheel.data import groups, samples
 from paddlewheel.data.ingest import ingest, plan_ingest
+from paddlewheel.data.landing import groups
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.plan import plan
+from paddlewheel.data.samples import day as samples
 from paddlewheel.data.shard import shard
 from paddlewheel.data.validate import validate
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import TREE, TRIPS_HEADER, World, make_recipe, trip
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data.shard_file import GroupLimits, ShardFile, group_limits, read_ids
+from paddlewheel.data.samples.shard_file import GroupLimits, ShardFile, group_limits, read_ids
 
 
 def written(path: Path, frames: list[pl.DataFrame], *, rows: int, bytes: int) -> Path:

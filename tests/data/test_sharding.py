@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from paddlewheel.data.sharding import FILE, DayCounts, balance, build_place, deal
+from paddlewheel.data.samples.sharding import FILE, DayCounts, balance, build_place, deal
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.recipe_data import Sharding
 

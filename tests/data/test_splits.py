@@ -22,10 +22,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data import groups, ingest
-from paddlewheel.data.table_statistics import TableStatistics, merge
+from paddlewheel.data import ingest
+from paddlewheel.data.landing import groups
+from paddlewheel.data.statistics.table_statistics import TableStatistics, merge
 from paddlewheel.data.types import POLARS_TYPES
-from paddlewheel.local_store import LocalStore
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import TREE, World, make_recipe
 

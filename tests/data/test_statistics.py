@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlewheel.data.histogram import bucket_edges, bucket_of
-from paddlewheel.data.statistics import StatisticsBuilder, TableStatistics, merge
-from paddlewheel.data.table_statistics import ColumnStatistics
-from paddlewheel.data.theta import sketch_of
+from paddlewheel.data.statistics.builder import StatisticsBuilder, TableStatistics, merge
+from paddlewheel.data.statistics.histogram import bucket_edges, bucket_of
+from paddlewheel.data.statistics.table_statistics import ColumnStatistics
+from paddlewheel.data.statistics.theta import sketch_of
 from paddlewheel.data.types import POLARS_TYPES
 from paddlewheel.errors import StorageError
 from paddlewheel.recipe_data import Column, ColumnType

@@ -15,10 +15,10 @@ from paddlewheel.data.ingest import ingest
 from paddlewheel.data.plan import plan
 from paddlewheel.data.validate import validate
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import digest_file
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import TRIPS_HEADER, World, make_recipe, trip
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, Shard, input_of, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store
+from paddlewheel.storage.local import LocalStore
 
 RECIPE: dict[str, Any] = {
     "name": "late",

@@ -12,14 +12,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from paddlewheel.card import Story, render_card
-from paddlewheel.card_training import TrainingRecord
+from paddlewheel.card.page import Story, render_card
+from paddlewheel.card.training import TrainingRecord
 from paddlewheel.evaluation.compare import Scored, compare
 from paddlewheel.evaluation.gate import judge
 from paddlewheel.evaluation.slices import cut_by
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, Shard, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe, dump
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.events import AttemptRecord, StepRecord
 
 HOSTILE = "</td><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>"

@@ -10,18 +10,18 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 
-from paddlewheel.card_drift import drift_view
-from paddlewheel.card_histograms import Seen, small_chart
-from paddlewheel.data.champion_drift import compare_with_champion, drift_folder
-from paddlewheel.data.drift import judge
-from paddlewheel.data.statistics import StatisticsBuilder
-from paddlewheel.data.table_statistics import ColumnStatistics, TableStatistics
+from paddlewheel.card.drift import drift_view
+from paddlewheel.card.histograms import Seen, small_chart
+from paddlewheel.data.checks.champion_drift import compare_with_champion, drift_folder
+from paddlewheel.data.checks.drift import judge
+from paddlewheel.data.statistics.builder import StatisticsBuilder
+from paddlewheel.data.statistics.table_statistics import ColumnStatistics, TableStatistics
+from paddlewheel.data.statistics.window_statistics import SourceStatistics, publish_merged
 from paddlewheel.data.types import POLARS_TYPES
-from paddlewheel.data.window_statistics import SourceStatistics, publish_merged
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_data import Column, ColumnType
+from paddlewheel.storage.local import LocalStore
 
 HOSTILE = "</text><script>alert(1)</script>"
 CARRIERS = {"UA": 300, "AA": 200, "HA": 10}

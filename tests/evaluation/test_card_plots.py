@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paddlewheel.card_plots import Mark, Series, chart, interval_bar, smooth, ticks
+from paddlewheel.card.plots import Mark, Series, chart, interval_bar, smooth, ticks
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,19 @@ import pytest
 import sklearn.metrics
 
 from paddlewheel import export
-from paddlewheel.card import report, summary_lines
+from paddlewheel.card.page import report, summary_lines
+from paddlewheel.data.encoding.fitted import FittedFeatures, Inputs
 from paddlewheel.data.features import fit
-from paddlewheel.data.fitted import FittedFeatures, Inputs
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import CheckpointError, DataError, StorageError
 from paddlewheel.evaluation.evaluate import evaluate
 from paddlewheel.evaluation.gate import gate
 from paddlewheel.export import load_bundle
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, Shard, input_of, publish_file, publish_manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.registry import champion, promote
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.checkpoint import Snapshot, publish_commit
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.run import open_run

@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 
 from paddlewheel import export
+from paddlewheel.data.encoding.fitted import FittedFeatures
 from paddlewheel.data.features import fit
-from paddlewheel.data.fitted import FittedFeatures
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.export import Bundle, load_bundle, open_predictor, save_network, trained_probabilities
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_file, publish_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.signature import describe_signature
+from paddlewheel.storage.local import LocalStore
 
 ROWS = pl.DataFrame(
     {

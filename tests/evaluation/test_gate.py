@@ -7,10 +7,10 @@ import pytest
 
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.evaluation.gate import Check, gate, judge, override
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Gate, Recipe
 from paddlewheel.registry import promote
+from paddlewheel.storage.local import LocalStore
 
 Facts = Callable[..., dict[str, Any]]
 CHAMPION = {"version": 3, "run": "r0", "partition": "2013-10-31"}

@@ -15,12 +15,12 @@ from paddlewheel.champions import Change, move, now
 from paddlewheel.data.features import fit
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.export import FEATURES, NETWORK, SIGNATURE, WEIGHTS, load_bundle, save_network
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_file, publish_manifest
 from paddlewheel.predict import predict_file
 from paddlewheel.recipe import Recipe
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.signature import describe_signature
+from paddlewheel.storage.local import LocalStore
 
 from .conftest import RECIPE
 from .test_export import build_network

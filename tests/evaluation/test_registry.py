@@ -15,11 +15,11 @@ import pytest
 from paddlewheel import registry
 from paddlewheel.errors import RecipeError, StorageError
 from paddlewheel.evaluation.gate import gate, override
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.registry import champion, list_versions, promote, rollback, version_of_run
 from paddlewheel.storage import SwapConflict
+from paddlewheel.storage.local import LocalStore
 
 Publish = Callable[..., str]
 NIGHTS = ["2013-11-01", "2013-11-02", "2013-11-03"]

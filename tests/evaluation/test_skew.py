@@ -18,10 +18,10 @@ from paddlewheel.data.packed import read_packed
 from paddlewheel.data.preprocess import plan_batches, preprocess
 from paddlewheel.errors import DataError
 from paddlewheel.export import Bundle, load_bundle, save_network
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_file, publish_manifest, read_manifest
 from paddlewheel.predict import read_rows
 from paddlewheel.signature import describe_signature
+from paddlewheel.storage.local import LocalStore
 
 from ..data.every_kind import draw_rows
 from ..data.shards_by_hand import publish_shards, recipe_of, samples

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 
 PROJECT = Path(__file__).parents[2]
 RECIPE = PROJECT / "recipes/flights_delay.yaml"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel import s3_errors
-from paddlewheel.s3_store import S3Store
+from paddlewheel.storage import s3_errors
+from paddlewheel.storage.s3 import S3Store
 
 from .s3.proxy import Proxy, proxy_to
 from .s3.server import NoServer, S3Server, running

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

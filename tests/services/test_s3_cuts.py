@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from paddlewheel.errors import StorageError
-from paddlewheel.s3_store import S3Store
 from paddlewheel.storage import SwapConflict, digest_file
+from paddlewheel.storage.s3 import S3Store
 
 from .s3.proxy import Cut, Proxy, Refuse
 from .s3.server import S3Server

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from fastapi.testclient import TestClient
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 from paddlewheel.storage import Store, open_store
 from paddlewheel_dashboard.app import build_app
 

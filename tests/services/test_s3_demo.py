@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from paddlewheel.cli import main
-from paddlewheel.data.demo_ctr import write_clicks
-from paddlewheel.data.demo_landing import FILLING, fill_empty_landing
+from paddlewheel.data.demos.ctr import write_clicks
+from paddlewheel.data.demos.landing import FILLING, fill_empty_landing
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import open_store
 
@@ -38,7 +38,7 @@ def test_a_bucket_gets_the_files_that_a_folder_gets(s3_bucket: str, tmp_path: Pa
 
 
 def test_an_empty_landing_in_a_bucket_is_filled_to_its_end(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddlewheel.data.demo_landing.DEMOS", {"ctr": write_small})
+    monkeypatch.setattr("paddlewheel.data.demos.landing.DEMOS", {"ctr": write_small})
     recipe = load_recipe(RECIPE, {"data.landing": f"s3://mine@{s3_bucket}/clicks"})
     store, landing = open_store(f"s3://mine@{s3_bucket}/root"), open_store(recipe.data.landing)
     landing.publish(FILLING, b"")  # as a death in the middle leaves it

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel.data.demo import write_flights
+from paddlewheel.data.demos.flights import write_flights
 from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.storage import Store, open_store
 

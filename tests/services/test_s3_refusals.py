@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel import s3_errors
 from paddlewheel.errors import RecipeError, StorageError
-from paddlewheel.s3_store import S3Store
-from paddlewheel.storage import open_store
+from paddlewheel.storage import open_store, s3_errors
+from paddlewheel.storage.s3 import S3Store
 
 from .s3.proxy import Proxy, Refuse
 from .s3.server import Keys, S3Server, free_port

@@ -15,9 +15,9 @@ import pytest
 
 from paddlewheel.errors import StorageError
 from paddlewheel.manifest import Manifest, Shard, publish_file, publish_manifest, verify
-from paddlewheel.object_cache import ObjectCache
-from paddlewheel.s3_store import S3Store
 from paddlewheel.storage import ObjectDamaged, open_store
+from paddlewheel.storage.object_cache import ObjectCache
+from paddlewheel.storage.s3 import S3Store
 
 from .s3.proxy import Proxy
 from .s3.server import S3Server

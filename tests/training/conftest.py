@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlewheel.data.fitted import Inputs
+from paddlewheel.data.encoding.fitted import Inputs
 from paddlewheel.data.order import sample_hash
 from paddlewheel.data.packed import write_packed
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, input_of, publish_file, publish_manifest
 from paddlewheel.recipe import dump_json
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.checkpoint import Commit, newest_commit
 
 ID_SIZES, NUM_DENSE = (7, 4, 11), 3

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paddlewheel.errors import CheckpointError, StorageError
-from paddlewheel.local_store import LocalStore
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.checkpoint import (
     FencedError,
     Snapshot,
@@ -153,7 +153,7 @@ def test_fenced_is_a_checkpoint_error() -> None:
 
 def test_finding_a_commit_imports_no_paddle(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from paddlewheel.local_store import LocalStore; "
+        "import sys; from pathlib import Path; from paddlewheel.storage.local import LocalStore; "
         "from paddlewheel.training import checkpoint, committer, events, monitor; "
         f"print(checkpoint.newest_commit(LocalStore(Path({str(tmp_path)!r})), 'k'), 'paddle' in sys.modules)"
     )

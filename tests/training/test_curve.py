@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paddlewheel.errors import StorageError
-from paddlewheel.local_store import LocalStore
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import Verdict, publish_verdict
 from paddlewheel.training.curve import read_attempts, read_curve, read_events
 from paddlewheel.training.events import BeginEpochEvent, EndStepEvent, to_line

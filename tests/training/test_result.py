@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from paddlewheel.errors import CheckpointError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, publish_manifest, read_manifest, verify
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import list_attempts, open_attempt
 from paddlewheel.training.checkpoint import Snapshot, publish_commit
 from paddlewheel.training.events import EndStepEvent, to_line

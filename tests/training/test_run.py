@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlewheel.data.fitted import Inputs
+from paddlewheel.data.encoding.fitted import Inputs
 from paddlewheel.data.loader import open_loader
 from paddlewheel.data.packed import write_packed
 from paddlewheel.errors import DataError, StorageError
-from paddlewheel.local_store import LocalStore
 from paddlewheel.manifest import Manifest, Shard, code_digest, input_of, publish_file, publish_manifest, read_manifest
 from paddlewheel.recipe import Recipe, dump_json
 from paddlewheel.recipe_check import load_recipe
+from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.agent import main
 from paddlewheel.training.run import describe_job, open_run, result_of
 

@@ -15,9 +15,9 @@ from typing import Any
 import polars as pl
 
 from paddlewheel.data.datasets import dataset_folder, find_part, manifest_key, read_kind, window_facts
-from paddlewheel.data.encode import FittedFeature
-from paddlewheel.data.fitted import FittedFeatures, select_typed
-from paddlewheel.data.fitting import Fitter, build_fitter
+from paddlewheel.data.encoding.encode import FittedFeature
+from paddlewheel.data.encoding.fitted import FittedFeatures, select_typed
+from paddlewheel.data.encoding.fitting import Fitter, build_fitter
 from paddlewheel.data.row_batches import read_batches
 from paddlewheel.data.types import column_type
 from paddlewheel.errors import DataError, RecipeError
@@ -35,11 +35,8 @@ from paddlewheel.recipe_data import ColumnType, Feature
 from paddlewheel.storage import Store
 
 FEATURES_NAME = "features.json"
-APPLY_CODE = tuple(
-    f"paddlewheel.data.{name}"
-    for name in ("fitted", "encode", "encode_text", "encode_time", "text", "types", "ngrams", "xxh3")
-)
-FIT_CODE = (*APPLY_CODE, *(f"paddlewheel.data.{name}" for name in ("features", "fitting", "exact_sums", "quantiles")))
+APPLY_CODE = ("paddlewheel.data.encoding", "paddlewheel.data.text", "paddlewheel.data.types", "paddlewheel.data.xxh3")
+FIT_CODE = (*APPLY_CODE, "paddlewheel.data.features")
 VALUES_A_PASS = 1 << 24  # rows times features of one pass: many rows are passed once a feature, for memory's sake
 FACTS = ("rows", "id_names", "id_sizes", "dense_names", "columns")
 MOST_IDS = 2**31 - 1

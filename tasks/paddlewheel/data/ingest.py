@@ -8,10 +8,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from paddlewheel.connections import environment_of
 from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.data.groups import FileGroup, cut_batches, read_groups, read_heads, sources_of
-from paddlewheel.data.isolate import Readers, num_cores
-from paddlewheel.data.listing import open_landing
-from paddlewheel.data.tables import Table, files_of, find_by_receipt, make_table
+from paddlewheel.data.landing.groups import FileGroup, cut_batches, read_groups, read_heads, sources_of
+from paddlewheel.data.landing.listing import open_landing
+from paddlewheel.data.tables.isolate import Readers, num_cores
+from paddlewheel.data.tables.parts import Table, files_of, find_by_receipt, make_table
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.manifest import Manifest, code_digest, derive_key, input_of, publish_manifest
 from paddlewheel.recipe import Recipe

@@ -18,7 +18,7 @@ import numpy as np
 from paddlewheel.errors import StorageError
 
 if TYPE_CHECKING:
-    from paddlewheel.data.fitted import Inputs
+    from paddlewheel.data.encoding.fitted import Inputs
 
 Compression = Literal["lz4", "zstd", "none"]
 LAYOUT_VERSION = 1

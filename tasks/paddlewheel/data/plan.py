@@ -16,8 +16,16 @@ from typing import Any
 import xxhash
 
 from paddlewheel.data.datasets import dataset_folder, manifest_key, read_kind
-from paddlewheel.data.groups import GROUPS_NAME, SQL_NAME, FileGroup, GroupHead, SourceFile, build_groups, sources_of
-from paddlewheel.data.listing import Listing, by_day, is_folder, list_sources, open_landing
+from paddlewheel.data.landing.groups import (
+    GROUPS_NAME,
+    SQL_NAME,
+    FileGroup,
+    GroupHead,
+    SourceFile,
+    build_groups,
+    sources_of,
+)
+from paddlewheel.data.landing.listing import Listing, by_day, is_folder, list_sources, open_landing
 from paddlewheel.errors import DataError, RecipeError, StorageError
 from paddlewheel.manifest import Manifest, Shard, code_digest, derive_key, find_done, publish_manifest
 from paddlewheel.recipe import Recipe, dump
@@ -26,7 +34,7 @@ from paddlewheel.recipe_data import Join, Source
 from paddlewheel.storage import Store
 
 MAX_TOLD = 5
-CODE = tuple(f"paddlewheel.data.{name}" for name in ("plan", "listing", "groups"))
+CODE = ("paddlewheel.data.plan", "paddlewheel.data.landing")
 log = logging.getLogger(__name__)
 Files = Mapping[str | None, Sequence[SourceFile]]
 

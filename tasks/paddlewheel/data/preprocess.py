@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from paddlewheel.data.datasets import dataset_folder, find_part, manifest_key, read_kind, window_facts
+from paddlewheel.data.encoding.fitted import FittedFeatures
 from paddlewheel.data.features import APPLY_CODE, load_features
-from paddlewheel.data.fitted import FittedFeatures
 from paddlewheel.data.packed import Layout, PackedWriter
 from paddlewheel.data.row_batches import read_batches
 from paddlewheel.errors import RecipeError

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from paddlewheel.data.checks.duplicates import KeyedFile, find_duplicates
 from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.data.day_samples import DayMaker
-from paddlewheel.data.duplicates import KeyedFile, find_duplicates
 from paddlewheel.data.order import MASK
+from paddlewheel.data.samples.part import DayMaker
 from paddlewheel.errors import DataError
 from paddlewheel.manifest import Manifest, Shard, code_digest, derive_key, input_of, publish_manifest
 from paddlewheel.recipe import Recipe

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from paddlewheel.data import limits
-from paddlewheel.data.champion_drift import compare_with_champion
+from paddlewheel.data.checks import limits
+from paddlewheel.data.checks.champion_drift import compare_with_champion
+from paddlewheel.data.checks.drift import ColumnDrift, judge, usual_measures
+from paddlewheel.data.checks.drift_words import drift_sentence, way_out
 from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
-from paddlewheel.data.drift import ColumnDrift, judge, usual_measures
-from paddlewheel.data.drift_words import drift_sentence, way_out
-from paddlewheel.data.groups import sources_of
-from paddlewheel.data.table_statistics import merge
-from paddlewheel.data.window_statistics import SourceStatistics, gather, publish_merged, summary
+from paddlewheel.data.landing.groups import sources_of
+from paddlewheel.data.statistics.table_statistics import merge
+from paddlewheel.data.statistics.window_statistics import SourceStatistics, gather, publish_merged, summary
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.lineage import manifest_key as key_of
 from paddlewheel.manifest import (
@@ -38,20 +38,7 @@ from paddlewheel.storage import Store
 
 QUARANTINE: Final = "quarantine.jsonl"
 MAX_TOLD: Final = 5
-CODE: Final = tuple(
-    f"paddlewheel.data.{name}"
-    for name in (
-        "validate",
-        "limits",
-        "drift",
-        "drift_measures",
-        "drift_words",
-        "histogram",
-        "table_statistics",
-        "theta",
-        "window_statistics",
-    )
-)
+CODE: Final = ("paddlewheel.data.validate", "paddlewheel.data.checks", "paddlewheel.data.statistics")
 log = logging.getLogger(__name__)
 
 

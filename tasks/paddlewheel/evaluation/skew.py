@@ -17,7 +17,7 @@ from paddlewheel.manifest import Manifest, verify
 from paddlewheel.storage import Store
 
 if TYPE_CHECKING:
-    from paddlewheel.data.fitted import FittedFeatures, Inputs
+    from paddlewheel.data.encoding.fitted import FittedFeatures, Inputs
     from paddlewheel.data.packed import PackedRows
 
 # Fused kernels add in another order: an FM term of large inputs cancels to about 2e-5 of a probability in float32; a

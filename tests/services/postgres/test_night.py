@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlewheel.local_store import LocalStore
+from paddlewheel.storage.local import LocalStore
 
 from ...data.conftest import World, make_recipe
 from .server import Postgres

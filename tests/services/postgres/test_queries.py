@@ -14,9 +14,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paddlewheel.data.group import GroupFile, GroupJob, read_group
 from paddlewheel.data.readers import ReadJob, UnreadableFile
 from paddlewheel.data.readers.sql import read, versions_of
+from paddlewheel.data.tables.group import GroupFile, GroupJob, read_group
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.recipe import dump
 from paddlewheel.recipe_data import Column, Source, Sql

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from paddlewheel.data import fields
-from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
+from paddlewheel.data.tables import fields
+from paddlewheel.data.tables.encoded import read_utf8
 from paddlewheel.recipe_data import Source
 
 BUFFER_BYTES = 8 << 20

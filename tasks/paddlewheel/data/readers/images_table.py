@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.images import COLUMNS, look
+from paddlewheel.data.tables.encoded import read_utf8
 from paddlewheel.data.types import POLARS_TYPES
 
 NAMES: Final = ("path", "label")

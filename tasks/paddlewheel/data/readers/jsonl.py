@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
+from paddlewheel.data.tables.encoded import read_utf8
 from paddlewheel.recipe_data import Column
 
 BUFFER_BYTES: Final = 4 << 20

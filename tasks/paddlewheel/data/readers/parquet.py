@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paddlewheel.data.calendar import drop_beyond
-from paddlewheel.data.compressed import local_path
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
+from paddlewheel.data.tables.compressed import local_path
 
 BATCH_ROWS: Final = 1 << 14
 BUFFER_BYTES: Final = 1 << 20  # of a column's pages, instead of the whole column of a row group

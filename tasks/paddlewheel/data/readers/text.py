@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from paddlewheel.data.encoded import read_utf8
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
+from paddlewheel.data.tables.encoded import read_utf8
 from paddlewheel.recipe_data import ColumnType
 
 if TYPE_CHECKING:

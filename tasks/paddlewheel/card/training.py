@@ -1,0 +1,182 @@
+"""What the card says of the training: curves, throughput, attempts and resumes, and the proof of the order."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from paddlewheel.card.plots import Mark, Series, chart, smooth
+from paddlewheel.errors import StorageError
+from paddlewheel.manifest import Manifest
+from paddlewheel.recipe import Recipe
+from paddlewheel.storage import Store
+from paddlewheel.training.checkpoint import newest_commit
+from paddlewheel.training.curve import read_attempts, read_curve, read_events
+from paddlewheel.training.events import AttemptRecord, StepRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch."""
+
+    curve: Sequence[StepRecord]
+    attempts: Sequence[AttemptRecord]
+    commits: Sequence[int]
+    seen: Mapping[int, int]
+
+
+def read_training(store: Store, run: Manifest) -> TrainingRecord:
+    """The record of a run that is trained to its end. Raises StorageError where its last commit is gone."""
+    commit = newest_commit(store, run.key.removeprefix("runs/"))
+    if commit is None:
+        raise StorageError(f"{store.uri(run.key)} has no commit that counts; its checkpoints were removed")
+    events = read_events(store, run.key, rank=0)
+    steps = {event["step"] for event in events if event["event"] == "CheckpointEvent"} | {commit.step}
+    return TrainingRecord(
+        curve=read_curve(store, run.key),
+        attempts=read_attempts(store, run.key),
+        commits=sorted(steps),
+        seen=commit.order,
+    )
+
+
+def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict[str, Any]:
+    """Charts, facts and tables of the section, and the notes of the tile that counts the steps."""
+    restarts = len(record.attempts) - 1
+    told = f"interrupted {'once' if restarts == 1 else f'{restarts} times'}" if restarts > 0 else "without interruption"
+    return {
+        "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
+        "steps_notes": [f"{_epochs(recipe.training.epochs)} of {recipe.training.global_batch:,} rows a batch", told],
+        "charts": _charts(record),
+        "facts": _facts(recipe, record),
+        "attempts": _attempts(record.attempts),
+        "order": _order(run, record.seen),
+    }
+
+
+def _charts(record: TrainingRecord) -> list[Markup]:
+    curve, attempts = record.curve, record.attempts
+    steps, losses = [float(one.step) for one in curve], [one.loss for one in curve]
+    marks = [Mark(x=float(step), look="commit") for step in record.commits]
+    marks += [
+        Mark(x=float(one.resumed_from_step), look="resume", label=f"resumed at {one.resumed_from_step:,}")
+        for one in attempts
+        if one.resumed_from_step
+    ]
+    speeds = [(float(one.step), one.rows / one.seconds) for one in curve if one.seconds > 0]
+    fastest = statistics.quantiles([speed for _, speed in speeds], n=50)[-1] if len(speeds) > 1 else 1.0
+    rates = [one.learning_rate for one in curve]
+    return [
+        chart(
+            name="Training loss",
+            x_label="global step (triangles: committed checkpoints)",
+            y_label="loss of the batch",
+            series=_with_average("each step", steps, losses),
+            marks=marks,
+        ),
+        chart(
+            name="Learning rate",
+            x_label="global step",
+            y_label="learning rate",
+            series=[Series(label="", look="challenger", xs=steps, ys=rates)],
+            y_range=(0, 1.08 * max(rates, default=1.0)),
+        ),
+        chart(
+            name="Throughput",
+            x_label="global step",
+            y_label="samples a second",
+            series=_with_average(
+                "each step", [step for step, _ in speeds], [min(speed, fastest) for _, speed in speeds]
+            ),
+            y_range=(0, 1.08 * fastest),
+        ),
+    ]
+
+
+def _with_average(label: str, xs: Sequence[float], ys: Sequence[float]) -> list[Series]:
+    average = smooth(ys, span=max(5, len(ys) // 30))
+    return [
+        Series(label=label, look="raw", xs=xs, ys=ys),
+        Series(label="smoothed", look="challenger", xs=xs, ys=average),
+    ]
+
+
+def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
+    curve = record.curve
+    training, optimizer = recipe.training, recipe.training.optimizer
+    seconds = sum(one.seconds for one in curve)
+    speeds = [one.rows / one.seconds for one in curve if one.seconds > 0]
+    first, last = curve[: len(curve) // 20 or 1], curve[-(len(curve) // 20 or 1) :]
+    facts = [
+        ("Network", f"{recipe.model.name}, {_params(recipe.model.params)}"),
+        ("Strategy", f"{training.strategy}, {training.sync} gradients, {training.precision}"),
+        ("Ranks", ", then ".join(dict.fromkeys(str(attempt.world_size) for attempt in record.attempts))),
+        ("Optimizer", f"{optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {training.schedule.name}"),
+        ("Seed", str(training.seed)),
+    ]
+    if curve:
+        facts += [
+            ("Loss", f"{statistics.mean(one.loss for one in first):.4f} in the first twentieth of the steps, "
+                     f"{statistics.mean(one.loss for one in last):.4f} in the last"),
+            ("Time in steps", _duration(seconds)),
+            ("Throughput", f"{statistics.median(speeds):,.0f} samples a second (median)" if speeds else "–"),
+        ]  # fmt: skip
+    return facts
+
+
+def _attempts(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+    rows = [
+        [
+            str(attempt.attempt),
+            str(attempt.world_size),
+            f"step {attempt.resumed_from_step:,}" if attempt.resumed_from_step else "the beginning",
+            f"{attempt.last_step:,}",
+            attempt.verdict or attempt.ended or "no word: it was killed together with its agent",
+        ]
+        for attempt in attempts
+    ]
+    return {"columns": ["Attempt", "Ranks", "Went on from", "Last step", "How it ended"], "right": [1, 3], "rows": rows}
+
+
+def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
+    """Each epoch must see each training row once, so that its sum of hashes is that of all rows."""
+    demanded, epochs = int(run.facts["order_expected"]), range(1, int(run.facts["epochs"]) + 1)
+    wrong = [epoch for epoch in epochs if seen.get(epoch) != demanded]
+    if wrong:
+        told = ", ".join(map(str, wrong))
+        sentence = f"NOT PROVEN for epoch {told} of {len(epochs)}: samples were left out or trained on twice."
+    else:
+        each = f"each of {len(epochs)} epochs" if len(epochs) > 1 else "the epoch"
+        sentence = (
+            f"Each of {run.facts['num_train_rows']:,} samples was trained on exactly once in {each}: the sum of hashes "
+            "over the samples that the ranks really saw is the one that the data demand."
+        )
+    rows = [
+        [
+            str(epoch),
+            Markup("<code>{}</code>").format(f"{demanded:016x}"),
+            Markup("<code>{}</code>").format(f"{seen[epoch]:016x}" if epoch in seen else "none"),
+            "DIFFERENT" if epoch in wrong else "equal",
+        ]
+        for epoch in epochs
+    ]
+    return {"sentence": sentence, "columns": ["Epoch", "Sum demanded", "Sum seen", ""], "right": [], "rows": rows}
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' if count != 1 else ''}"
+
+
+def _params(params: Any) -> str:
+    return ", ".join(f"{name} {value}" for name, value in params.items()) or "its defaults"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
