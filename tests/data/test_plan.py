@@ -76,8 +76,12 @@ def test_file_is_named_when_a_needed_one_is_missing(world: World, path: str) -> 
 
 
 def test_way_out_is_told_when_there_is_no_landing_folder(world: World) -> None:
-    with pytest.raises(DataError, match=r"holds no file like trips/\{partition\}\.csv\.gz.*paddlewheel demo flights"):
+    with pytest.raises(
+        DataError, match=r"holds no file like trips/\{partition\}\.csv\.gz.*put the data there, or change data.landing"
+    ):
         plan(make_recipe(), "2013-10-31", store=world.store)
+    with pytest.raises(DataError, match=r"put the data there \(the demo's: paddlewheel demo ctr LANDING\)"):
+        plan(make_recipe(data__demo="ctr"), "2013-10-31", store=world.store)
 
 
 def test_a_folder_is_named_when_it_lies_where_a_file_is_meant(world: World) -> None:

@@ -51,7 +51,7 @@ def plan(recipe: Recipe, partition: str, *, store: Store) -> str:
     listings = list_sources(landing, [source for source in sources.values() if source.sql is None])
     window = [*train, *holdout]
     if recipe.data.rows.sql is None:
-        _check_days(recipe.data.rows, landing, listings[recipe.data.rows.name], partition, window)
+        _check_days(recipe, landing, listings[recipe.data.rows.name], partition, window)
     early: dict[str, list[str]] = {join.source.name: earlier_days(join, train[0]) for join in recipe.data.joins}
     groups: list[FileGroup] = []
     for name, source in sources.items():
@@ -79,7 +79,7 @@ def newest_day(recipe: Recipe, *, store: Store) -> str:
     daily = [one for one in sources_of(recipe).values() if one.sql is None and by_day(one)]
     listings = list_sources(landing, daily)
     if not (held := listings[source.name].held):
-        raise DataError(_nothing_held(source, landing))
+        raise DataError(_nothing_held(recipe, landing))
     common = set(held).intersection(*(listing.days for listing in listings.values()))
     if not common:
         raise DataError(
@@ -210,11 +210,11 @@ def _count(heads: Sequence[GroupHead]) -> dict[str, int]:
     }
 
 
-def _check_days(source: Source, landing: Store, listing: Listing, partition: str, days: list[str]) -> None:
+def _check_days(recipe: Recipe, landing: Store, listing: Listing, partition: str, days: list[str]) -> None:
     """Say that a partition or its window lies outside the data, before single files are missed."""
-    held = listing.held
+    source, held = recipe.data.rows, listing.held
     if not held:
-        raise DataError(_nothing_held(source, landing))
+        raise DataError(_nothing_held(recipe, landing))
     holds = f"the landing folder {landing.root} holds {source.name} of {held[0]}..{held[-1]} ({len(held)} days)"
     if not held[0] <= partition <= held[-1]:
         raise DataError(f"the partition {partition} is outside the data: {holds}")
@@ -227,10 +227,11 @@ def _check_days(source: Source, landing: Store, listing: Listing, partition: str
         )
 
 
-def _nothing_held(source: Source, landing: Store) -> str:
+def _nothing_held(recipe: Recipe, landing: Store) -> str:
+    demo = f" (the demo's: paddlewheel demo {recipe.data.demo} LANDING)" if recipe.data.demo else ""
     return (
-        f"the landing folder {landing.root} holds no file like {source.path}; put the data there "
-        "(the demo's: paddlewheel demo flights LANDING), or change data.landing"
+        f"the landing folder {landing.root} holds no file like {recipe.data.rows.path}; put the data there{demo}, or "
+        "change data.landing"
     )
 
 
