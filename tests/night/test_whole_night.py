@@ -96,7 +96,8 @@ def test_the_steps_one_by_one_make_the_same_run(
 
 def test_a_damaged_shard_is_told_and_nothing_is_skipped_silently(run_night: Run, root: Path) -> None:
     run_night(root, "2013-11-01")
-    whole = {path: path.read_bytes() for path in root.glob("datasets/flights_delay.packed/*/*.parquet")}
+    whole = {path: path.read_bytes() for path in root.glob("datasets/flights_delay.rows/*/*.parquet")}
+    assert whole
     try:
         for path, raw in whole.items():
             path.write_bytes(raw[:1000] + bytes([raw[1000] ^ 1]) + raw[1001:])
@@ -105,7 +106,7 @@ def test_a_damaged_shard_is_told_and_nothing_is_skipped_silently(run_night: Run,
         for path, raw in whole.items():
             path.write_bytes(raw)
     assert told.code == 5, told.err
-    assert "flights_delay.packed/" in told.err
+    assert "flights_delay.rows/" in told.err
     assert "has the digest" in told.err
     assert "Traceback" not in told.err
     assert run_night(root, "2013-11-01").code == 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -69,9 +70,9 @@ def test_ranks_already_started_are_ended_when_another_cannot_start(tmp_path: Pat
     assert not [one for one in psutil.process_iter(["cmdline"]) if run_uri in (one.info["cmdline"] or [])]
 
 
-def test_a_rank_sees_what_is_allowed_and_how_aws_is_reached() -> None:
-    agents = {"PATH": "/bin", "AWS_PROFILE": "night", "XDG_CACHE_HOME": "/cache", "HTTPS_PROXY": "http://proxy:3128"}
-    others = {"AIRFLOW_CONN_OTHER": "aws://key:secret@/", "PASSWORD": "x", "NOT_AWS_PROFILE": "y"}
+def test_a_rank_sees_what_is_allowed() -> None:
+    agents = {"PATH": "/bin", "XDG_CACHE_HOME": "/cache", "HTTPS_PROXY": "http://proxy:3128"}
+    others = {"AIRFLOW_CONN_OTHER": "aws://key:secret@/", "PASSWORD": "x", "AWS_SECRET_ACCESS_KEY": "y"}
     seen = rank_environment(0, ["127.0.0.1:1"], Resources(), agents | others)
     assert agents.items() <= seen.items()
     assert not set(others) & set(seen)
@@ -88,3 +89,27 @@ def test_a_root_whose_connection_nobody_knows_starts_no_rank(tmp_path: Path) -> 
             environment={},
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_see_how_aws_is_reached_when_the_root_is_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def refuse(*_: Any, env: dict[str, str], **__: Any) -> None:
+        seen.append(env)
+        raise OSError("enough seen")
+
+    monkeypatch.setattr("paddlewheel.training.ranks.subprocess.Popen", refuse)
+    for root in ("s3://bucket/root", f"file://{tmp_path}"):
+        with pytest.raises(OSError, match="enough seen"):
+            start_ranks(
+                run_uri=f"{root}/runs/none/manifest.json",
+                root=root,
+                attempt=1,
+                folder=tmp_path,
+                resources=Resources(),
+                environment={"AWS_PROFILE": "night", "AWS_SECRET_ACCESS_KEY": "y"},
+            )
+    assert [{name for name in env if name.startswith("AWS_")} for env in seen] == [
+        {"AWS_PROFILE", "AWS_SECRET_ACCESS_KEY"},
+        set(),
+    ]

@@ -29,7 +29,7 @@ ALLOWED = (
     "SSL_CERT_FILE", "TZ", "XDG_CACHE_HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
     "no_proxy",
 )  # fmt: skip
-ALLOWED_PREFIX = "AWS_"  # a store on S3 without a connection
+AWS_PREFIX = "AWS_"  # for a store on S3 alone: keys, region, endpoint
 LOG_TAIL_LINES = 40
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +71,8 @@ def start_ranks(
     Raises RecipeError for a connection that nobody knows.
     """
     secrets = environment_of(named_connections([root]))
+    if root.startswith("s3://"):
+        secrets |= {name: value for name, value in environment.items() if name.startswith(AWS_PREFIX)}
     world_size = resources.nodes * resources.ranks_per_node
     endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
     command = [sys.executable, "-m", "paddlewheel.training.entry", "--run", run_uri, "--root", root]
@@ -97,8 +99,8 @@ def start_ranks(
 def rank_environment(
     number: int, endpoints: Sequence[str], resources: Resources, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of one rank but for its store's connection: what is allowed of the agent's, and Paddle's own."""
-    allowed = {name: value for name, value in environment.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIX)}
+    """The environment of one rank but for the way to its store: what is allowed of the agent's, and Paddle's own."""
+    allowed = {name: environment[name] for name in ALLOWED if name in environment}
     gpu = {"FLAGS_selected_gpus": str(number % resources.ranks_per_node)} if resources.device == "gpu" else {}
     return {
         **allowed,
