@@ -198,7 +198,8 @@ def test_integers_are_exact_when_beyond_two_to_the_53_beside_a_null_in_every_for
 def test_lines_are_refused_with_every_reason_when_they_are_not_the_declared_objects(tmp_path: Path) -> None:
     raw = (
         b'\xef\xbb\xbf{"a": 1, "b": "x", "c": [1]}\r\n\r\n{"a": 1.5, "b": 7}\n[1, 2]\n{"a": NaN}\n{"a": 1\n'
-        b'{"a": true, "b": "\\ud800"}\n{"b": "\\ud83d\\ude00"}\n{"a": 1e2, "b": "y"}'
+        b'{"a": true, "b": "\\ud800"}\n{"b": "\\ud83d\\ude00"}\n{"a": 1e2, "b": "y"}\n'
+        b'{"a": 3, "b": ["p", "q"]}'
     )
     reading = Reading(tmp_path, "f.jsonl", raw, make_source(format="jsonl"))
     assert reading.rows.rows() == [(1, "x"), (None, "😀")]
@@ -209,6 +210,7 @@ def test_lines_are_refused_with_every_reason_when_they_are_not_the_declared_obje
         (6, ["not JSON"]),
         (7, ["b has half of a surrogate pair, which is no character"]),
         (9, ["not a whole number of 64 bits (int64)"]),
+        (10, ["b is an array and not string; write its texts as one, between separators, as a|b"]),
     ]
     assert reading.refused[3]["raw"] == '{"a": 1'
     assert reading.result.extra_columns == ("c",)

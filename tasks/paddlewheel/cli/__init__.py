@@ -153,12 +153,19 @@ def _add_data(commands: Any, common: argparse.ArgumentParser, add_recipe: AddRec
     add_recipe(preview)
     preview.add_argument("--source", metavar="NAME", help="of the recipe (default: its rows)")
     preview.add_argument("--partition", metavar="DAY", help="default: the newest day that is there")
-    preview.add_argument("--rows", type=int, default=10, metavar="N", help="how many to show (default: 10)")
+    preview.add_argument("--rows", type=_count, default=10, metavar="N", help="how many to show (default: 10)")
     text = "what a plan lists that an older one does not: files new, changed, gone"
     differ = actions.add_parser("diff", parents=[common], help=text, description=text)
     differ.set_defaults(command=_diff)
     differ.add_argument("plan", metavar="PLAN", help="what the step plan printed")
     differ.add_argument("older", metavar="OLDER", nargs="?", help="default: the plan of that recipe made last")
+
+
+def _count(text: str) -> int:
+    """A whole number from 1 on. Raises argparse.ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def set_up_log(*, quiet: bool, verbose: bool) -> None:

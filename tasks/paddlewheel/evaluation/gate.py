@@ -125,7 +125,10 @@ def judge(rules: Gate, facts: Mapping[str, Any]) -> Iterator[Check]:
     if champion is None:
         yield Check(rule="champion", passed=True, text="There is no champion yet: the floors alone decide.")
     elif not champion["comparable"]:
-        text = f"The champion, version {champion['version']}, cannot be compared: {champion['why_not']}."
+        text = (
+            f"The champion, version {champion['version']}, cannot be compared: {champion['why_not']}. A person can decide: "
+            "paddlewheel gate EVALUATION --accept --by WHO --reason WHY."
+        )
         yield Check(rule="champion", passed=False, text=text)
     else:
         yield _check_metric(rules, facts, champion)

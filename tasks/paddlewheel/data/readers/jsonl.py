@@ -119,7 +119,8 @@ def _texts(column: Column, objects: Sequence[Mapping[str, Any]], wrong: dict[int
         if value is None or type(value) is str:
             text = value
         elif column.type in ("string", "binary"):
-            wrong.setdefault(row, []).append(f"{column.name} is {_kind(value)} and not {column.type}")
+            way_out = "; write its texts as one, between separators, as a|b" if isinstance(value, list) else ""
+            wrong.setdefault(row, []).append(f"{column.name} is {_kind(value)} and not {column.type}{way_out}")
             text = None
         else:
             text = str(value) if isinstance(value, _Digits) else json.dumps(value)
