@@ -126,8 +126,8 @@ def judge(rules: Gate, facts: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(rule="champion", passed=True, text="There is no champion yet: the floors alone decide.")
     elif not champion["comparable"]:
         text = (
-            f"The champion, version {champion['version']}, cannot be compared: {champion['why_not']}. A person can decide: "
-            "paddlewheel gate EVALUATION --accept --by WHO --reason WHY."
+            f"The champion, version {champion['version']}, cannot be compared: {champion['why_not']}. A person can "
+            "decide: paddlewheel gate EVALUATION --accept --by WHO --reason WHY."
         )
         yield Check(rule="champion", passed=False, text=text)
     else:
