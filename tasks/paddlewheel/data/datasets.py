@@ -16,6 +16,7 @@ from paddlewheel.manifest import MANIFEST_NAME, Manifest, read_manifest, verify
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 
+NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
 WINDOW_FACTS = ("partition", "train", "holdout")
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from paddlewheel.connections import environment_of
-from paddlewheel.data.datasets import add_counts, dataset_folder, manifest_key, read_kind, window_facts
+from paddlewheel.data.datasets import NUM_LOOKERS, add_counts, dataset_folder, manifest_key, read_kind, window_facts
 from paddlewheel.data.landing.groups import FileGroup, cut_batches, read_groups, read_heads, sources_of
 from paddlewheel.data.landing.listing import open_landing
 from paddlewheel.data.tables.isolate import Readers, num_cores
@@ -21,7 +21,6 @@ from paddlewheel.storage import Store
 MAX_TOLD = 5
 NUM_MOVERS = 2  # threads that fetch and publish while others wait for a reader
 READER_BYTES = 48 << 20  # to read: for less, another reader takes longer to start than it saves
-NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
 CODE = tuple(f"paddlewheel.data.{name}" for name in ("ingest", "tables"))
 log = logging.getLogger(__name__)
 

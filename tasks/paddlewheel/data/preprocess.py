@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from paddlewheel.data.datasets import dataset_folder, find_part, manifest_key, read_kind, window_facts
+from paddlewheel.data.datasets import NUM_LOOKERS, dataset_folder, find_part, manifest_key, read_kind, window_facts
 from paddlewheel.data.encoding.fitted import FittedFeatures
 from paddlewheel.data.features import APPLY_CODE, load_features
 from paddlewheel.data.packed import Layout, PackedWriter
@@ -31,7 +31,6 @@ from paddlewheel.storage import Store
 
 CODE = (*APPLY_CODE, "paddlewheel.data.preprocess", "paddlewheel.data.packed")
 PIECE_BYTES = 64 << 20  # of packed rows that are made at a time
-NUM_LOOKERS = 8  # threads that verify what is there: they wait for a disk or a network
 log = logging.getLogger(__name__)
 
 
