@@ -43,7 +43,9 @@ class BeginStepEvent(Event):
 class EndStepEvent(Event):
     """A step is over. `loss` is the mean over the global batch of `rows` rows before the update.
 
-    parts: seconds of this rank's data, forward, backward, exchange, optimizer.
+    parts: seconds of this rank's data, forward, backward, exchange, optimizer, and checkpoint: what the step waited for
+    a host copy, or for an older commit, before it began. norm: of the global gradient, before it was clipped.
+    sent_bytes: what this rank gave into the exchange of gradients.
     """
 
     loss: float
@@ -52,6 +54,8 @@ class EndStepEvent(Event):
     seconds: float
     parts: Mapping[str, float]
     rss_bytes: int
+    norm: float = 0.0
+    sent_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +68,28 @@ class CheckpointEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnomalyEvent(Event):
+    """A step's update was left out, or the state went back to the commit of step `back_to`.
+
+    kind: what was out of line (loss, norm, overflow of a scaled loss); value: its figure, as text, since JSON has no
+    nan. `batch`: the step of the epoch, from 0; `first_ids`: sample ids of this rank's first rows in it.
+    """
+
+    kind: str
+    value: str
+    batch: int
+    first_ids: tuple[int, ...]
+    back_to: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationEvent(Event):
-    """The model was measured on rows that it is not trained on."""
+    """The model was measured on `rows` rows that it is not trained on; best: none before was better."""
 
     metrics: Mapping[str, float]
+    rows: int
+    best: bool
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
