@@ -28,7 +28,7 @@ from paddlewheel.manifest import Manifest, Shard, input_of, publish_file, publis
 from paddlewheel.recipe import Recipe
 from paddlewheel.registry import champion, promote
 from paddlewheel.storage.local import LocalStore
-from paddlewheel.training.checkpoint import Snapshot, publish_commit
+from paddlewheel.training.commit_writer import Snapshot, publish_commit
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.run import open_run
 from paddlewheel.training.state import copy_arrays, model_tensors

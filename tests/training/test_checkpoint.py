@@ -15,13 +15,12 @@ from paddlewheel.errors import CheckpointError, StorageError
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.checkpoint import (
     FencedError,
-    Snapshot,
     list_commits,
     load_weights,
     newest_commit,
-    publish_commit,
     remove_old_commits,
 )
+from paddlewheel.training.commit_writer import Snapshot, publish_commit
 
 KEY = "feedbeef"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paddlewheel.data.order import sample_hash
-from paddlewheel.training.checkpoint import OPTIMIZER_NAME, load_weights, read_arrays
+from paddlewheel.training.checkpoint import load_weights, open_arrays
 
 HERE = str(Path(__file__).parent)
 # Global batches of 16 over 65 rows: the fifth of an epoch has one row, so that rank 0 of 2 has none.
@@ -113,6 +113,6 @@ def test_each_sample_counts_once_when_two_ranks_were_killed_and_one_goes_on(new_
     assert uninterrupted.train(1) == [0]
     weights, others = (load_weights(one.store, one.commit()) for one in (run, uninterrupted))
     assert max(np.abs(weights[name] - others[name]).max() for name in weights) <= 1e-6
-    moments, other_moments = (read_arrays(one.store, one.commit(), OPTIMIZER_NAME) for one in (run, uninterrupted))
+    moments, other_moments = (open_arrays(one.store, one.commit(), "optimizer") for one in (run, uninterrupted))
     assert "deep.layers.0.weight.moment1" in moments
     assert max(np.abs(moments[name] - other_moments[name]).max() for name in moments) <= 1e-6

@@ -13,7 +13,7 @@ from paddlewheel.errors import CheckpointError, StorageError
 from paddlewheel.manifest import Manifest, publish_manifest, read_manifest, verify
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import list_attempts, open_attempt
-from paddlewheel.training.checkpoint import Snapshot, publish_commit
+from paddlewheel.training.commit_writer import Snapshot, publish_commit
 from paddlewheel.training.events import EndStepEvent, to_line
 from paddlewheel.training.result import publish_result
 

@@ -1,8 +1,10 @@
 """Commits of a run: published whole or not at all, found again by the fencing rule, loaded without running any code.
 
 `runs/KEY/checkpoints/step-S-attempt-N/`: model.safetensors (parameters and buffers by their names in the model, and
-`average.` entries), optimizer.safetensors (`parameter.accumulator`), COMMIT.json last. Nothing here imports Paddle:
-agents and readers look for commits too. Rejected: `paddle.save`, which is a pickle that executes what a file says, and
+`average.` entries), optimizer.safetensors (`parameter.accumulator`), own.safetensors (what a rank alone holds), those
+of other ranks than 0 with their number (model-1.safetensors), COMMIT.json last; it tells of each file which tensors
+are pieces (`pieces.Piece`). Written by `commit_writer`. Nothing here imports Paddle: agents and readers look for
+commits too. Rejected: `paddle.save`, which is a pickle that executes what a file says, and
 `paddle.distributed.save_state_dict`, which writes its metadata first and loads a flipped bit without a word.
 """
 
@@ -12,17 +14,18 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from paddlewheel.errors import CheckpointError, StorageError
-from paddlewheel.manifest import Input, Manifest, Shard, publish_file, verify
+from paddlewheel.manifest import Manifest, verify
 from paddlewheel.storage import Store
+from paddlewheel.training.pieces import Arrays, Piece
 
 COMMIT_NAME = "COMMIT.json"
-MODEL_NAME, OPTIMIZER_NAME = "model.safetensors", "optimizer.safetensors"
+Part = Literal["model", "optimizer", "own"]
 AVERAGE = "average."
 COMMIT_FOLDER = re.compile(r"step-(\d+)-attempt-(\d+)")
 ATTEMPT_FILE = re.compile(r"(\d+)\.json")
@@ -35,7 +38,10 @@ class FencedError(CheckpointError):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """A published state of a run after `step` global steps. `order`: sums of sample hashes so far, by epoch."""
+    """A published state of a run after `step` global steps. `order`: sums of sample hashes so far, by epoch.
+
+    progress: what the loop goes on from besides tensors, plain JSON (the guard's norms, the scale of a loss, …).
+    """
 
     key: str
     manifest: Manifest
@@ -45,18 +51,7 @@ class Commit:
     attempt: int
     world_size: int
     order: Mapping[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A host copy of all that a commit holds."""
-
-    step: int
-    epoch: int
-    step_in_epoch: int
-    order: Mapping[int, int]
-    model: Mapping[str, np.ndarray]
-    optimizer: Mapping[str, np.ndarray]
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
 
 def commit_folder(run_key: str, step: int, attempt: int) -> str:
@@ -106,7 +101,7 @@ def list_commits(store: Store, run_key: str, *, before_attempt: int | None = Non
         key = f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}"
         if store.stat(key) is not None:
             try:
-                yield _parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
+                yield parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
             except StorageError as error:
                 log.warning("commit left out: %s", error)
 
@@ -128,70 +123,37 @@ def newest_commit(store: Store, run_key: str, *, before_attempt: int | None = No
 
 def load_weights(store: Store, commit: Commit, *, averaged: bool = True) -> dict[str, np.ndarray]:
     """Parameters and buffers by their names in the model; the parameters averaged, where the run kept averages."""
-    arrays = read_arrays(store, commit, MODEL_NAME)
-    weights = {name: array for name, array in arrays.items() if not name.startswith(AVERAGE)}
+    arrays = open_arrays(store, commit, "model")
+    weights = {name: arrays[name] for name in arrays if not name.startswith(AVERAGE)}
     if averaged:
-        weights.update(
-            {name.removeprefix(AVERAGE): array for name, array in arrays.items() if name.startswith(AVERAGE)}
-        )
+        weights.update({name.removeprefix(AVERAGE): arrays[name] for name in arrays if name.startswith(AVERAGE)})
     return weights
 
 
-def read_arrays(store: Store, commit: Commit, name: str) -> dict[str, np.ndarray]:
-    """All arrays of one file of a commit. Raises CheckpointError where it is not whole."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+def open_arrays(store: Store, commit: Commit, part: Literal["model", "optimizer"]) -> Arrays:
+    """All tensors of one part of a commit, whole, however the ranks that saved them had split them.
 
-    path = store.local_path(f"{commit.key}/{name}")
-    try:
-        arrays: dict[str, np.ndarray] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
-    return arrays
-
-
-def publish_commit(
-    store: Store,
-    run_key: str,
-    snapshot: Snapshot,
-    *,
-    attempt: int,
-    world_size: int,
-    name: str,
-    recipe: str = "",
-    inputs: tuple[Input, ...] = (),
-    facts: Mapping[str, Any] | None = None,
-) -> Commit:
-    """Publish a snapshot: its files, then, unless a newer attempt has begun, COMMIT.json. Raises FencedError."""
-    from safetensors.numpy import save_file
-
-    folder = commit_folder(run_key, snapshot.step, attempt)
-    files: list[Shard] = []
-    check_fence(store, run_key, attempt)
-    with store.staging() as staging:
-        for file_name, arrays in ((MODEL_NAME, snapshot.model), (OPTIMIZER_NAME, snapshot.optimizer)):
-            save_file(dict(arrays), staging / file_name)
-            files.append(publish_file(store, f"{folder}/{file_name}", staging / file_name))
-    manifest = Manifest(
-        kind="commit",
-        name=name,
-        key=folder,
-        files=tuple(files),
-        inputs=inputs,
-        recipe=recipe,
-        facts={
-            **(facts or {}),
-            "step": snapshot.step,
-            "epoch": snapshot.epoch,
-            "step_in_epoch": snapshot.step_in_epoch,
-            "attempt": attempt,
-            "world_size": world_size,
-            "order": {str(epoch): str(total) for epoch, total in sorted(snapshot.order.items())},
-        },
+    Raises CheckpointError where a file cannot be read or a tensor is not whole.
+    """
+    return Arrays(
+        [
+            (
+                store.local_path(shard.key),
+                {name: Piece.from_json(tree) for name, tree in shard.facts.get("pieces", {}).items()},
+            )
+            for shard in commit.manifest.files
+            if shard.facts.get("part") == part
+        ]
     )
-    check_fence(store, run_key, attempt)
-    store.publish(f"{folder}/{COMMIT_NAME}", manifest.to_json())
-    return _parse_commit(manifest, folder)
+
+
+def open_own(store: Store, commit: Commit) -> dict[int, Arrays]:
+    """What each rank alone held, by its rank in the world that saved it."""
+    return {
+        int(shard.facts["rank"]): Arrays([(store.local_path(shard.key), {})])
+        for shard in commit.manifest.files
+        if shard.facts.get("part") == "own"
+    }
 
 
 def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int) -> list[str]:
@@ -214,7 +176,8 @@ def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int) -
     return removed
 
 
-def _parse_commit(manifest: Manifest, where: str) -> Commit:
+def parse_commit(manifest: Manifest, where: str) -> Commit:
+    """A commit as its COMMIT.json tells it. Raises CheckpointError, with `where` it lies, if that is something else."""
     try:
         facts = manifest.facts
         return Commit(
@@ -226,6 +189,7 @@ def _parse_commit(manifest: Manifest, where: str) -> Commit:
             attempt=int(facts["attempt"]),
             world_size=int(facts["world_size"]),
             order={int(epoch): int(total) for epoch, total in facts["order"].items()},
+            progress=facts.get("progress", {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{where} is not the manifest of a commit: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Committing in the background: the step goes on while rank 0 writes the host copy that was taken between two steps."""
+"""Committing in the background: the step goes on while ranks write the host copies taken between two steps."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import (
-    COMMIT_NAME,
-    Commit,
+from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, check_fence, commit_folder, remove_old_commits
+from paddlewheel.training.commit_writer import (
+    MOST_POLL_SECONDS,
+    POLL_SECONDS,
     Snapshot,
-    check_fence,
-    commit_folder,
     publish_commit,
-    remove_old_commits,
+    publish_part,
 )
 
-POLL_SECONDS = 0.05
-MOST_POLL_SECONDS = 1.0  # a store on S3 is asked three times and more at each look
 log = logging.getLogger(__name__)
 
 
@@ -31,8 +28,8 @@ class Committer:
     """One rank's side of commits. `publish` is given to publish_commit; `tell` hears of each commit of this rank,
     with its seconds; `wait` is called again and again while a commit is waited for.
 
-    Other ranks than 0 write nothing, but wait for COMMIT.json where rank 0 waits, so that nobody waits for rank 0 in a
-    collective, which would give up after 30 seconds.
+    Other ranks than 0 write their pieces, or nothing, and wait for COMMIT.json where rank 0 waits, so that nobody waits
+    for rank 0 in a collective, which would give up after 30 seconds.
     """
 
     store: Store
@@ -49,7 +46,7 @@ class Committer:
     _error: BaseException | None = field(default=None, init=False)
 
     def start(self, step: int, snapshot: Snapshot | None) -> None:
-        """Begin the commit of `step` after the last one has ended; rank 0 gives the snapshot."""
+        """Begin the commit of `step` after the last one has ended; ranks that write give the snapshot."""
         self.finish()
         self._step = step
         if snapshot is not None:
@@ -58,7 +55,7 @@ class Committer:
 
     def poll(self) -> None:
         """Tell of a commit that has ended meanwhile. Raises what went wrong with it."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._thread is not None and not self._thread.is_alive() and (self._error or self._done):
             self.finish()
 
     def finish(self) -> None:
@@ -67,14 +64,14 @@ class Committer:
             return
         key = f"{commit_folder(self.run_key, self._step, self.attempt)}/{COMMIT_NAME}"
         pause = POLL_SECONDS
-        while self._thread.is_alive() if self._thread is not None else self.store.stat(key) is None:
+        while self._thread is not None and self._thread.is_alive():
             self.wait()
-            if self._thread is None:
-                check_fence(self.store, self.run_key, self.attempt)
-                time.sleep(pause)
-                pause = min(2 * pause, MOST_POLL_SECONDS)
-            else:
-                self._thread.join(POLL_SECONDS)
+            self._thread.join(POLL_SECONDS)
+        while self._error is None and self._done is None and self.store.stat(key) is None:
+            self.wait()
+            check_fence(self.store, self.run_key, self.attempt)
+            time.sleep(pause)
+            pause = min(2 * pause, MOST_POLL_SECONDS)
         self._thread, self._step = None, None
         error, done, self._error, self._done = self._error, self._done, None, None
         if error is not None:
@@ -85,6 +82,9 @@ class Committer:
     def _write(self, snapshot: Snapshot) -> None:
         started = time.monotonic()
         try:
+            if self.rank != 0:
+                publish_part(self.store, self.run_key, snapshot, attempt=self.attempt, rank=self.rank)
+                return
             commit = publish_commit(self.store, self.run_key, snapshot, attempt=self.attempt, **self.publish)
             self._done = (commit, time.monotonic() - started)
         except BaseException as error:

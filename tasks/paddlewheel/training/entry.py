@@ -82,7 +82,7 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank:
 
     paddle.set_device(device)
     monitor.beat("rendezvous", epochs=recipe.training.epochs)
-    strategy = build_strategy(recipe.training.strategy, rank, world_size)
+    strategy = build_strategy(recipe.training, rank, world_size)
     strategy.setup()
     monitor.beat("load")
     loader = open_loader(store, run, seed=recipe.training.seed, global_batch=recipe.training.global_batch)

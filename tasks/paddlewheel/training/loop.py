@@ -10,13 +10,13 @@ import time
 
 from paddlewheel.data.loader import Loader
 from paddlewheel.manifest import Manifest
-from paddlewheel.recipe import Recipe
+from paddlewheel.recipe import Recipe, Training
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import Commit
 from paddlewheel.training.committer import Committer
 from paddlewheel.training.events import BeginEpochEvent, BeginStepEvent, CheckpointEvent, EndEpochEvent, ResumeEvent
 from paddlewheel.training.monitor import Monitor
-from paddlewheel.training.step import Fit, prepare, run_step, snapshot
+from paddlewheel.training.step import Clock, Fit, prepare, run_step, snapshot, writers
 from paddlewheel.training.strategies import Strategy
 
 
@@ -39,7 +39,8 @@ def train(
     """
     fit = prepare(recipe, run, commit, store=store, loader=loader, strategy=strategy)
     committer = open_committer(fit, run, store=store, monitor=monitor, attempt=attempt)
-    who = {"attempt": attempt, "rank": strategy.data_rank}
+    due = Due(recipe.training)
+    who = {"attempt": attempt, "rank": strategy.world.rank}
     if commit is not None:
         monitor.tell(
             ResumeEvent(
@@ -49,10 +50,10 @@ def train(
                 commit=commit.key,
                 from_attempt=commit.attempt,
                 from_world_size=commit.world_size,
-                world_size=strategy.data_world_size,
+                world_size=strategy.world.size,
             )
         )
-    stopped = False
+    stopped, stalled = False, 0.0
     while fit.step < fit.total_steps and not stopped:
         epoch = 1 + fit.step // loader.steps_per_epoch
         end = min(epoch * loader.steps_per_epoch, fit.total_steps)
@@ -61,7 +62,15 @@ def train(
         started, loss, rows = time.monotonic(), 0.0, 0
         while fit.step < end and not stopped:
             monitor.tell(BeginStepEvent(**who, epoch=epoch, step=fit.step))
-            event, stopped = run_step(fit, epoch, fit.step % loader.steps_per_epoch, who, stop=monitor.stop_requested())
+            event, exchanged = run_step(
+                fit,
+                epoch,
+                fit.step % loader.steps_per_epoch,
+                who,
+                stop=monitor.stop_requested(),
+                commit=strategy.world.rank == 0 and due.by_time(),
+                clock=Clock(checkpoint=stalled),
+            )
             loss, rows = loss + event.loss * event.rows, rows + event.rows
             monitor.tell(event)
             monitor.beat(
@@ -77,20 +86,45 @@ def train(
             if fit.step == end:
                 seconds = time.monotonic() - started
                 monitor.tell(EndEpochEvent(**who, epoch=epoch, step=fit.step, loss=loss / rows, seconds=seconds))
+            stopped = exchanged.stop
             last = stopped or fit.step == fit.total_steps
-            if last or fit.step % recipe.training.checkpoint_every_steps == 0:
+            before = time.monotonic()
+            if due.after(fit.step, asked=exchanged.commit or last) and fit.sync.settled(fit.step):
                 committer.start(fit.step, snapshot(fit, epoch))
+                due.done()
                 if not last:
                     monitor.publish_events(store, run.key, fit.step)
+            stalled = time.monotonic() - before
     monitor.beat("save")
     committer.finish()
     monitor.publish_events(store, run.key, fit.step)
     return fit.step == fit.total_steps
 
 
+class Due:
+    """Whether a commit is due: by steps, which all ranks count alike, or by rank 0's clock, whose word they all get."""
+
+    def __init__(self, training: Training) -> None:
+        self.steps, self.seconds = training.checkpoint_every_steps, training.checkpoint_every_seconds
+        self.pending, self.last = False, time.monotonic()
+
+    def by_time(self) -> bool:
+        """Whether so many seconds have passed since the last commit began."""
+        return self.seconds is not None and time.monotonic() - self.last >= self.seconds
+
+    def after(self, step: int, *, asked: bool) -> bool:
+        """Whether a commit is to be made after `step` global steps, or was and could not be made yet."""
+        self.pending = self.pending or asked or (self.steps is not None and step % self.steps == 0)
+        return self.pending
+
+    def done(self) -> None:
+        """A commit has begun."""
+        self.pending, self.last = False, time.monotonic()
+
+
 def open_committer(fit: Fit, run: Manifest, *, store: Store, monitor: Monitor, attempt: int) -> Committer:
     """This rank's side of the run's commits, which tells of each that is published."""
-    rank = fit.strategy.data_rank
+    rank = fit.strategy.world.rank
 
     def tell(commit: Commit, seconds: float) -> None:
         monitor.tell(
@@ -116,7 +150,8 @@ def open_committer(fit: Fit, run: Manifest, *, store: Store, monitor: Monitor, a
         rank=rank,
         keep=fit.recipe.training.keep_checkpoints,
         publish={
-            "world_size": fit.strategy.data_world_size,
+            "world_size": fit.strategy.world.size,
+            "writers": writers(fit),
             "name": fit.recipe.name,
             "recipe": run.recipe,
             "facts": {"seed": fit.loader.seed},

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from paddlewheel.recipe import Optimizer, Schedule
-from paddlewheel.training.state import trainable
 
 
 def learning_rate(step: int, *, total_steps: int, peak: float, schedule: Schedule) -> float:
@@ -19,14 +19,14 @@ def learning_rate(step: int, *, total_steps: int, peak: float, schedule: Schedul
     return schedule.floor + (peak - schedule.floor) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def build_optimizer(recipe: Optimizer, model: Any) -> Any:
-    """A Paddle optimizer over the model's parameters. Clipping is not its part: the exchange of gradients clips.
+def build_optimizer(recipe: Optimizer, owned: Sequence[tuple[str, Any]]) -> Any:
+    """A Paddle optimizer over the named parameters. Clipping is not its part: the exchange of gradients clips.
 
     weight_decay is decoupled in adamw, where it spares biases and other vectors, and an L2 term in the others.
     """
     import paddle
 
-    parameters = [parameter for _, parameter in trainable(model)]
+    parameters = [parameter for _, parameter in owned]
     common: dict[str, Any] = {
         "learning_rate": recipe.learning_rate,
         "parameters": parameters,

@@ -5,7 +5,8 @@ Names are those of the model's structure, not Paddle's own counters, so that the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import paddle
 
 from paddlewheel.errors import CheckpointError
 from paddlewheel.training.checkpoint import AVERAGE
+from paddlewheel.training.pieces import Piece
 
 
 def copy_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -25,11 +27,14 @@ def model_tensors(model: Any) -> dict[str, Any]:
     return dict(model.state_dict())
 
 
-def optimizer_tensors(optimizer: Any, model: Any) -> dict[str, Any]:
-    """Accumulators as `parameter.accumulator`, made where no step has made them yet."""
-    names = {parameter.name: name for name, parameter in trainable(model)}
+def optimizer_tensors(optimizer: Any, owned: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Accumulators as `parameter.accumulator`, made where no step has made them yet.
+
+    owned: what it updates, by name.
+    """
+    names = {parameter.name: name for name, parameter in owned}
     block = paddle.base.framework.default_main_program().global_block()
-    optimizer._create_accumulators(block, [parameter for _, parameter in trainable(model)])
+    optimizer._create_accumulators(block, [parameter for _, parameter in owned])
     return {
         f"{names[parameter]}.{accumulator}": tensor
         for accumulator, by_parameter in optimizer._accumulators.items()
@@ -42,20 +47,37 @@ def trainable(model: Any) -> list[tuple[str, Any]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.stop_gradient]
 
 
-def set_tensors(tensors: Mapping[str, Any], arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Overwrite every tensor with the array of its name. Raises CheckpointError that tells all that does not fit."""
+def set_tensors(
+    tensors: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    where: str,
+    *,
+    pieces: Mapping[str, Piece] = types.MappingProxyType({}),
+    complete: bool = True,
+) -> None:
+    """Overwrite every tensor with the array of its name, or with the piece of it that is told.
+
+    complete: whether an array that no tensor asks for is a fault; a rank that holds a part of the model asks for some.
+    Raises CheckpointError that tells all that does not fit, before anything is overwritten.
+    """
     faults = [f"{name} is missing" for name in tensors if name not in arrays]
-    faults += [f"{name} is not the model's" for name in arrays if name not in tensors]
-    faults += [
-        f"{name} has the shape {list(arrays[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in tensors.items()
-        if name in arrays and list(arrays[name].shape) != list(tensor.shape)
-    ]
+    if complete:
+        faults += [f"{name} is not the model's" for name in arrays if name not in tensors]
+    found = {}
+    for name, tensor in tensors.items():
+        if name not in arrays:
+            continue
+        whole, piece = arrays[name], pieces.get(name)
+        demanded = list(piece.shape) if piece is not None else list(tensor.shape)
+        if list(whole.shape) != demanded:
+            faults.append(f"{name} has the shape {list(whole.shape)}, not {demanded}")
+        else:
+            found[name] = whole if piece is None else piece.cut(whole)
     if faults:
         raise CheckpointError(f"{where} does not fit this model and optimizer: {'; '.join(faults)}")
     with paddle.no_grad():
         for name, tensor in tensors.items():
-            tensor.set_value(arrays[name])
+            tensor.set_value(np.ascontiguousarray(found[name]).reshape(tensor.shape))
 
 
 class Average:

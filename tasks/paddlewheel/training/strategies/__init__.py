@@ -2,41 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paddlewheel.recipe import Parallel, Training
+from paddlewheel.training.groups import Group
+from paddlewheel.training.pieces import Piece
 from paddlewheel.training.strategies.data_parallel import DataParallel
-from paddlewheel.training.strategies.single import Single
+from paddlewheel.training.strategies.single import build_single
 
-__all__ = ["STRATEGIES", "Strategy", "build_strategy"]
+__all__ = ["STRATEGIES", "Compute", "Strategy", "build_strategy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """How a step computes. `cast`: the context of a forward pass; `lap`: ends a part of the step's time by name."""
+
+    cast: Callable[[], AbstractContextManager[Any]]
+    lap: Callable[[str], None]
 
 
 class Strategy(Protocol):
-    """`data_rank` of `data_world_size` says which slice of a global batch this rank trains on."""
+    """One rank's view of how a training is laid out.
 
-    data_rank: int
-    data_world_size: int
+    world: all ranks. data_group: those that hold the same parameters and train on other rows of a global batch.
+    model_group: those that together hold one copy of the model, and see the same rows; usually this one alone.
+    writers: ranks of the world that hold something which a commit needs and no earlier rank holds; rank 0 among them.
+    The groups stand only after `setup`.
+    """
+
+    @property
+    def world(self) -> Group: ...
+    @property
+    def data_group(self) -> Group: ...
+    @property
+    def model_group(self) -> Group: ...
+    @property
+    def writers(self) -> Sequence[int]: ...
 
     def setup(self) -> None:
         """Join the other ranks. Raises PeerError where they cannot be reached."""
 
     def wrap(self, model: Any) -> Any:
-        """The model as this rank trains it, equal on all ranks."""
+        """What this rank trains of the model, equal on all ranks of its data group."""
 
-    def sum_over_ranks(self, tensor: Any) -> None:
-        """Replace the tensor by its sum over the ranks, in place. Raises PeerError where one is gone."""
+    def owned(self, model: Any) -> list[tuple[str, Any]]:
+        """Names in the whole model and parameters that this rank's optimizer updates."""
+
+    def backward(self, model: Any, batches: Sequence[Any], weights: Sequence[float], compute: Compute) -> Any | None:
+        """Forward and backward of this rank's micro-batches, gradients added up in the parameters.
+
+        The sum of each batch's mean loss times its weight, shape [1], counted once over a model group: on the others of
+        it, and where there are no batches, None.
+        """
+
+    def counts(self, name: str) -> bool:
+        """Whether this rank's gradient of the parameter takes part in the norm over the model group: one of those
+        that hold it whole does, each that holds a piece of it does."""
+
+    def after_update(self, model: Any) -> int:
+        """Make this rank's update known to those that hold the same parameters and did not make it; bytes sent."""
+
+    def piece(self, name: str, tensor: Any) -> Piece | None:
+        """Where a tensor of the model, or an optimizer's one of a parameter's shape, lies in the whole; None: whole."""
+
+    def writes(self, name: str) -> bool:
+        """Whether this rank gives the model's tensor of this name to a commit: exactly one of those that hold it."""
 
     def close(self) -> None:
         """Leave the other ranks."""
 
 
-STRATEGIES: dict[str, Callable[[int, int], Strategy]] = {"single": Single, "data_parallel": DataParallel}
+STRATEGIES: dict[str, Callable[[int, int, Parallel], Strategy]] = {
+    "single": build_single,
+    "data_parallel": DataParallel,
+}
 
 
-def build_strategy(name: str, rank: int, world_size: int) -> Strategy:
-    """The strategy of this name for one rank of `world_size`."""
+def build_strategy(training: Training, rank: int, world_size: int) -> Strategy:
+    """The recipe's strategy for one rank of `world_size`."""
     from paddlewheel.training.models import import_name
 
-    build = STRATEGIES.get(name) or import_name(name, "training.strategy")
-    strategy: Strategy = build(rank, world_size)
+    build = STRATEGIES.get(training.strategy) or import_name(training.strategy, "training.strategy")
+    strategy: Strategy = build(rank, world_size, training.parallel)
     return strategy

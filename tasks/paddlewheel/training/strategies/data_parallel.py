@@ -6,65 +6,54 @@ told of parameters that a step leaves unused; and it averages over ranks, which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from paddlewheel.training.peers import PeerError
+from paddlewheel.recipe import Parallel
+from paddlewheel.training.groups import ALONE, Group, join_world, leave_world
+from paddlewheel.training.pieces import Piece
+from paddlewheel.training.state import trainable
+from paddlewheel.training.strategies.accumulate import accumulate
 
 
 class DataParallel:
-    """Ranks joined by Paddle's default process group (gloo on a CPU, NCCL on GPUs). One rank needs no group."""
+    """All ranks are one data group. One rank needs no group."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.data_rank, self.data_world_size = rank, world_size
+    model_group = ALONE
+    writers = (0,)
+
+    def __init__(self, rank: int, world_size: int, parallel: Parallel) -> None:
+        self.world = self.data_group = Group(ranks=tuple(range(world_size)), rank=rank)
 
     def setup(self) -> None:
-        if self.data_world_size == 1:
-            return
-        import paddle.distributed as dist
-
-        try:
-            dist.init_parallel_env()
-            found = (dist.get_rank(), dist.get_world_size())
-        except (RuntimeError, ValueError, OSError) as error:
-            raise PeerError(
-                f"rank {self.data_rank} of {self.data_world_size} could not join the others: {error}"
-            ) from error
-        if found != (self.data_rank, self.data_world_size):
-            raise PeerError(f"joined as rank {found[0]} of {found[1]}, not {self.data_rank} of {self.data_world_size}")
+        self.world = self.data_group = join_world(self.world.rank, self.world.size)
 
     def wrap(self, model: Any) -> Any:
         """Sends rank 0's parameters and buffers to all: a model of the user's own may start at random."""
-        if self.data_world_size > 1:
-            import paddle
-            import paddle.distributed as dist
+        import paddle
 
-            with paddle.no_grad(), _peers_named():
-                for tensor in model.state_dict().values():
-                    dist.broadcast(tensor, src=0)
+        with paddle.no_grad():
+            for tensor in model.state_dict().values():
+                self.data_group.broadcast_(tensor)
         return model
 
-    def sum_over_ranks(self, tensor: Any) -> None:
-        if self.data_world_size > 1:
-            import paddle.distributed as dist
+    def owned(self, model: Any) -> list[tuple[str, Any]]:
+        return trainable(model)
 
-            with _peers_named():
-                dist.all_reduce(tensor)
+    def backward(self, model: Any, batches: Sequence[Any], weights: Sequence[float], compute: Any) -> Any | None:
+        return accumulate(model, batches, weights, compute)
+
+    def counts(self, name: str) -> bool:
+        return True
+
+    def after_update(self, model: Any) -> int:
+        return 0
+
+    def piece(self, name: str, tensor: Any) -> Piece | None:
+        return None
+
+    def writes(self, name: str) -> bool:
+        return self.data_group.rank == 0
 
     def close(self) -> None:
-        if self.data_world_size > 1:
-            import paddle.distributed as dist
-
-            dist.destroy_process_group()
-
-
-class _peers_named:
-    """What a collective raises, as a PeerError."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, RuntimeError | OSError | ValueError):
-            raise PeerError(
-                f"an exchange between the ranks failed, most likely since one of them ended: {error}"
-            ) from error
+        leave_world(self.world)

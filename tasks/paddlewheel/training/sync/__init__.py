@@ -1,19 +1,48 @@
-"""How ranks that hold the same parameters agree on gradients, by name."""
+"""How ranks that hold the same parameters agree on gradients: what an exchange does, and the exchanges by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
+from paddlewheel.recipe import Training
 from paddlewheel.training.strategies import Strategy
+from paddlewheel.training.sync.agreement import Exchanged
 from paddlewheel.training.sync.dense import Dense
 
-SYNCS: dict[str, Callable[[Any, Strategy, float | None], Dense]] = {"dense": Dense}
+__all__ = ["SYNCS", "Exchanged", "Sync", "build_sync"]
 
 
-def build_sync(name: str, model: Any, strategy: Strategy, clip_norm: float | None) -> Dense:
-    """The exchange of gradients of this name."""
+class Sync(Protocol):
+    """An exchange of gradients. Built anew by each attempt, from (training, model, strategy, total_steps)."""
+
+    def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
+        """Agree on the step's gradients, clip them to the global norm, and leave them in the parameters.
+
+        loss: sum of this rank's weighted mean losses, times `scale`; None for none. Gradients are divided by `scale`
+        (that of a scaled fp16 loss). weight: this rank's share of the global batch's rows.
+        """
+
+    def after_update(self, step: int) -> int:
+        """What is to be agreed on after the optimizer's update that made `step` global steps; bytes sent."""
+
+    def settled(self, step: int) -> bool:
+        """Whether after `step` steps all of a data group hold the same parameters, so that a commit can be made."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Tensors that this rank alone holds and a resume needs; empty where there are none on any rank."""
+
+    def load(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Go on from the arrays that each rank saved, by world rank; the number of ranks may be another now."""
+
+
+SYNCS: dict[str, Callable[[Training, Any, Strategy, int], Sync]] = {"dense": Dense}
+
+
+def build_sync(training: Training, model: Any, strategy: Strategy, total_steps: int) -> Sync:
+    """The recipe's exchange of gradients."""
     from paddlewheel.training.models import import_name
 
-    sync: Dense = (SYNCS.get(name) or import_name(name, "training.sync"))(model, strategy, clip_norm)
+    build = SYNCS.get(training.sync) or import_name(training.sync, "training.sync")
+    sync: Sync = build(training, model, strategy, total_steps)
     return sync
