@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddlewheel.data.order import batch_indices, mix, rank_slice, sample_hash, steps_per_epoch
+from paddlewheel.data.order import batch_indices, mix, mix_one, rank_slice, sample_hash, steps_per_epoch
 
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -73,6 +73,11 @@ def test_mix_is_the_finaliser_of_splitmix64_when_held_against_its_published_stre
     # The first outputs of splitmix64 with seed 1234567 (Rosetta Code, from Vigna's reference program).
     states = np.array([(1234567 + step * 0x9E3779B97F4A7C15) % 2**64 for step in (1, 2, 3)], np.uint64)
     assert mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_mix_of_one_number_equals_that_of_an_array_when_numbers_are_extreme() -> None:
+    numbers = [0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15]
+    assert [mix_one(number) for number in numbers] == mix(np.array(numbers, np.uint64)).tolist()
 
 
 @given(ids=st.lists(st.integers(0, 2**64 - 1), max_size=50), cut=st.integers(0, 50), shuffle=st.randoms())

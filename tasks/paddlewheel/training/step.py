@@ -21,7 +21,7 @@ import numpy as np
 import paddle
 
 from paddlewheel.data.loader import Batch, Loader, to_tensors
-from paddlewheel.data.order import mix, sample_hash
+from paddlewheel.data.order import MASK, mix_one, sample_hash
 from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.manifest import Manifest
 from paddlewheel.recipe import Recipe
@@ -43,8 +43,6 @@ from paddlewheel.training.state import (
 )
 from paddlewheel.training.strategies import Compute, Strategy
 from paddlewheel.training.sync import Exchanged, Sync, build_sync
-
-MASK = (1 << 64) - 1
 
 
 @dataclass(kw_only=True)
@@ -255,7 +253,7 @@ def seed_all(*numbers: int) -> None:
     """Seed Paddle, numpy and random by a hash of the numbers."""
     state = 0
     for number in numbers:
-        state = int(mix(np.array([(state * 31 + number + 1) & MASK], np.uint64))[0])
+        state = mix_one((state * 31 + number + 1) & MASK)
     paddle.seed(state >> 1)
     np.random.seed(state & 0xFFFFFFFF)
     random.seed(state)

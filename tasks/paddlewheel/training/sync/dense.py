@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ class Dense:
         self.sizes = [int(np.prod(tensor.shape)) for tensor in tensors]
 
     def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
+        if self.strategy.world.size == 1:
+            return self._alone(loss, scale=scale, stop=stop, commit=commit)
         with paddle.no_grad():
             parts = [_gradient(parameter) for parameter in self.parameters]
             parts += [buffer.reshape([-1]) * weight for buffer in self.buffers]
@@ -60,6 +63,21 @@ class Dense:
                 for buffer, mean in zip(self.buffers, means, strict=True):
                     buffer.set_value(mean.reshape(buffer.shape))
         return exchanged
+
+    def _alone(self, loss: Any | None, *, scale: float, stop: bool, commit: bool) -> Exchanged:
+        """Nothing to sum: the norm is read, and the gradients are scaled, where they lie."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = paddle.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters]
+        norm = math.sqrt(sum(square(gradient) for gradient in gradients)) / scale
+        factor = gradient_factor(norm, scale=scale, clip_norm=self.clip_norm)
+        if factor != 1.0:
+            with paddle.no_grad():
+                for gradient in gradients:
+                    gradient.scale_(factor)
+        value = 0.0 if loss is None else float(loss) / scale
+        return Exchanged(loss=value, norm=norm, stop=stop, commit=commit)
 
     def _squares(self, gradients: Any) -> float:
         """Sum of squares of the gradients that count on this rank."""
