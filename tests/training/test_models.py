@@ -99,7 +99,7 @@ def test_learning_rate_stays_when_constant() -> None:
 def test_loss_falls_when_a_network_is_fitted_to_a_few_rows(name: str) -> None:
     paddle.seed(3)
     model = build_model("deepfm", SPEC, {})
-    optimizer = build_optimizer(Optimizer(name=name, learning_rate=0.02), model)
+    optimizer = build_optimizer(Optimizer(name=name, learning_rate=0.02), trainable(model))
     rows = Rows(paddle.to_tensor(IDS_BF), paddle.to_tensor(DENSE_BD), paddle.to_tensor([0.0, 1.0, 1.0]))
     first = float(model.loss(rows))
     for _ in range(60):
@@ -111,7 +111,7 @@ def test_loss_falls_when_a_network_is_fitted_to_a_few_rows(name: str) -> None:
 
 def test_decay_spares_vectors_when_adamw_gets_no_gradient_but_zero() -> None:
     model = build_model("deepfm", SPEC, {})
-    optimizer = build_optimizer(Optimizer(name="adamw", learning_rate=0.1, weight_decay=0.5), model)
+    optimizer = build_optimizer(Optimizer(name="adamw", learning_rate=0.1, weight_decay=0.5), trainable(model))
     before = {name: tensor.numpy().copy() for name, tensor in model.named_parameters()}
     for parameter in model.parameters():
         parameter.set_value(parameter + 1.0)
