@@ -14,7 +14,7 @@ from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Optimizer, Schedule
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.optimizer import build_optimizer, learning_rate
-from paddlewheel.training.state import Average
+from paddlewheel.training.state import Average, trainable
 
 SPEC = InputSpec(id_sizes=(3, 5), num_dense=2)
 IDS_BF = np.array([[0, 4], [2, 0], [1, 1]], np.int32)
