@@ -39,7 +39,7 @@ REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("zero", "tensor_parallel", "pipeline_parallel", "parameter_server"),
     ),
     "training.sync": (("dense",), ("bf16", "topk", "local_sgd")),
-    "model.name": (("wide_deep", "deepfm"), ()),
+    "model.name": (("wide_deep", "deepfm", "resnet18", "resnet50", "gpt"), ()),
     "resources.launcher": (("local",), ("slurm", "kubernetes")),
 }
 
