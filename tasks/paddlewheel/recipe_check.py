@@ -19,6 +19,7 @@ from paddlewheel.recipe_check_data import (
     known_columns,
 )
 from paddlewheel.recipe_check_features import check_feature
+from paddlewheel.recipe_check_optimizer import check_optimizer
 from paddlewheel.recipe_data import Column
 from paddlewheel.recipe_tree import (
     Fault,
@@ -91,6 +92,9 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     yield from _check_names(dump(recipe))
     for index, handler in enumerate(recipe.training.handlers):
         yield from check_registered(f"training.handlers.{index}", handler, (), ())
+    if recipe.training.loss is not None:
+        yield from check_registered("training.loss", recipe.training.loss, (), ())
+    yield from check_optimizer(recipe)
     yield from _check_device(recipe)
 
 

@@ -6,41 +6,73 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from paddlewheel.recipe import Optimizer, Schedule
+from paddlewheel.recipe import Optimizer, Schedule, Training
+
+CLASSES = {
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "momentum": "Momentum",
+    "adagrad": "Adagrad",
+    "rmsprop": "RMSProp",
+    "adamax": "Adamax",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "lamb": "Lamb",
+}
+
+
+def peak_rate(training: Training) -> float:
+    """The schedule's peak: learning_rate, scaled by global_batch / base_batch where that is given (Goyal and others
+    2017)."""
+    optimizer = training.optimizer
+    return optimizer.learning_rate * training.global_batch / (optimizer.base_batch or training.global_batch)
 
 
 def learning_rate(step: int, *, total_steps: int, peak: float, schedule: Schedule) -> float:
-    """Learning rate of the update after `step` global steps (0 for the first): warm-up, then constant or cosine."""
+    """Learning rate of the update after `step` global steps (0 for the first): warm-up, then by the schedule's name.
+
+    None falls below `floor`, which cosine, linear and polynomial reach at the end. Milestones are shares of all steps,
+    warm-up included. exponential falls evenly in its logarithm, to peak * gamma at the end. inverse_sqrt goes on from
+    the warm-up's end as 1 / sqrt(step) (Vaswani and others 2017).
+    """
     if step < schedule.warmup_steps:
         return peak * (step + 1) / schedule.warmup_steps
-    if schedule.name == "constant":
-        return peak
     done = min(1.0, (step - schedule.warmup_steps) / max(1, total_steps - schedule.warmup_steps))
-    return schedule.floor + (peak - schedule.floor) * 0.5 * (1 + math.cos(math.pi * done))
+    match schedule.name:
+        case "constant":
+            return peak
+        case "cosine":
+            return schedule.floor + (peak - schedule.floor) * 0.5 * (1 + math.cos(math.pi * done))
+        case "linear":
+            return schedule.floor + (peak - schedule.floor) * (1 - done)
+        case "polynomial":
+            return schedule.floor + (peak - schedule.floor) * (1 - done) ** schedule.power
+        case "exponential":
+            return max(schedule.floor, peak * schedule.gamma**done)
+        case "multistep":
+            passed = sum(step >= milestone * total_steps for milestone in schedule.milestones)
+            return max(schedule.floor, peak * schedule.gamma**passed)
+        case "inverse_sqrt":
+            return max(schedule.floor, peak * math.sqrt(max(1, schedule.warmup_steps) / (step + 1)))
 
 
 def build_optimizer(recipe: Optimizer, owned: Sequence[tuple[str, Any]]) -> Any:
     """A Paddle optimizer over the named parameters. Clipping is not its part: the exchange of gradients clips.
 
-    weight_decay is decoupled in adamw, where it spares biases and other vectors, and an L2 term in the others.
+    weight_decay is decoupled in adamw and lamb, where it spares biases and other vectors, and an L2 term in the others.
     """
     import paddle
 
     parameters = [parameter for _, parameter in owned]
-    common: dict[str, Any] = {
-        "learning_rate": recipe.learning_rate,
-        "parameters": parameters,
-        "weight_decay": recipe.weight_decay or None,
-    }
+    vectors = {parameter.name for parameter in parameters if len(parameter.shape) <= 1}
+    decay: dict[str, Any] = {"weight_decay": recipe.weight_decay or None}
     if recipe.name == "adamw":
-        decayed = {parameter.name for parameter in parameters if len(parameter.shape) > 1}
-        return paddle.optimizer.AdamW(
-            **{**common, "weight_decay": recipe.weight_decay}, apply_decay_param_fun=lambda name: name in decayed
-        )
-    kinds = {
-        "adam": paddle.optimizer.Adam,
-        "sgd": paddle.optimizer.SGD,
-        "momentum": paddle.optimizer.Momentum,
-        "adagrad": paddle.optimizer.Adagrad,
-    }
-    return kinds[recipe.name](**common)
+        decay = {"weight_decay": recipe.weight_decay, "apply_decay_param_fun": lambda name: name not in vectors}
+    elif recipe.name == "lamb":
+        decay = {
+            "lamb_weight_decay": recipe.weight_decay,
+            "exclude_from_weight_decay_fn": lambda parameter: parameter.name in vectors,
+        }
+    build = getattr(paddle.optimizer, CLASSES[recipe.name])
+    return build(learning_rate=recipe.learning_rate, parameters=parameters, **decay, **recipe.params)

@@ -18,7 +18,7 @@ from paddlewheel.recipe import Split
 
 
 class Model(Protocol):
-    """What a training needs. The loss is a mean over rows: that of a global batch is the weighted mean of its parts'."""
+    """What a training needs. Its loss is a mean over rows: a global batch's is the weighted mean of its parts'."""
 
     def loss(self, batch: Any) -> Any:
         """Mean loss of the batch's rows, a tensor of one element."""
