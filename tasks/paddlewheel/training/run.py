@@ -166,7 +166,7 @@ def _check_complete(store: Store, packed: Sequence[Manifest]) -> tuple[Manifest,
 def _own_modules(recipe: Recipe) -> list[str]:
     """Modules of the user's own that train with the project's: a change in one is another training."""
     training = recipe.training
-    names = (recipe.model.name, training.strategy, training.sync, *training.handlers)
+    names = (recipe.model.name, training.strategy, training.sync, training.loss or "", *training.handlers)
     return sorted({name.partition(":")[0] for name in names if ":" in name})
 
 
