@@ -172,9 +172,13 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Evaluation:
-    """What the holdout is measured by: bootstrap intervals over rows, whole and by slice."""
+    """What the holdout is measured by: bootstrap intervals over rows, whole and by slice.
+
+    `metrics`: further ones, `package.module:name` of (labels, probabilities) -> number, told without intervals.
+    """
 
     slices: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     resamples: Annotated[int, Field(ge=100, le=100_000)] = 1000
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     min_slice_rows: Positive = 50

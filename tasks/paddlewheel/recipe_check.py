@@ -92,6 +92,9 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     yield from _check_names(dump(recipe))
     for index, handler in enumerate(recipe.training.handlers):
         yield from check_registered(f"training.handlers.{index}", handler, (), ())
+    for index, metric in enumerate(recipe.evaluation.metrics):
+        yield from check_registered(f"evaluation.metrics.{index}", metric, (), ())
+    yield from check_unique("evaluation.metrics", recipe.evaluation.metrics)
     if recipe.training.loss is not None:
         yield from check_registered("training.loss", recipe.training.loss, (), ())
     yield from check_optimizer(recipe)

@@ -129,6 +129,8 @@ def test_run_says_what_ranks_and_card_need(store: LocalStore, recipe: Recipe) ->
         "train": ["2013-10-29", "2013-10-30", "2013-10-31"],
         "holdout": ["2013-11-01"],
         "num_train_rows": 90,
+        "num_validation_rows": 0,
+        "best_is_result": False,
         "global_batch": 16,
         "epochs": 2,
         "steps_per_epoch": 6,
@@ -140,15 +142,16 @@ def test_run_says_what_ranks_and_card_need(store: LocalStore, recipe: Recipe) ->
     assert result_of(store, uri) is None
 
 
-def test_run_is_another_when_the_code_of_the_users_own_model_changes(
-    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("field", ["model.name", "training.loss"])
+def test_run_is_another_when_the_code_of_the_users_own_model_or_loss_changes(
+    store: LocalStore, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     packed, runs = publish_data(store), []
     for source in ("a = 1", "a = 2", "a = 1"):
         (tmp_path / "own_model.py").write_text(source)
         code_digest.cache_clear()  # a process reads its sources once
-        runs.append(open_run(load_recipe(TREE, {"model.name": "own_model:build"}), packed, store=store))
+        runs.append(open_run(load_recipe(TREE, {field: "own_model:build"}), packed, store=store))
     assert runs[0] != runs[1]
     assert runs[0] == runs[2]
 

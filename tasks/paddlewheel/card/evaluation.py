@@ -40,7 +40,8 @@ def holdout_view(facts: Facts, evaluation: Manifest, store: Store, *, question: 
     if compared:
         columns += [f"Champion, version {champion['version']}", "Difference", "Interval"]
     rows = []
-    for metric, name in NAMES.items():
+    own = {metric: metric.rpartition(":")[2] for metric in facts["settings"].get("metrics", ())}
+    for metric, name in (NAMES | own).items():
         mine = facts["metrics"][metric]
         cells = [name, number(mine["value"]), interval(mine)]
         look = ""

@@ -10,6 +10,7 @@ import polars as pl
 
 from paddlewheel.errors import DataError
 from paddlewheel.evaluation.compare import Comparison, Scored, compare, seed_of
+from paddlewheel.evaluation.own_metrics import with_own_metrics
 from paddlewheel.evaluation.skew import check_skew, packed_of
 from paddlewheel.evaluation.slices import cut_by
 from paddlewheel.export import build_trained, export_bundle, load_bundle, read_fitted
@@ -32,7 +33,7 @@ from paddlewheel.storage import Store
 PREDICTIONS = "predictions.parquet"
 CODE = (
     "paddlewheel.evaluation.evaluate",
-    *(f"paddlewheel.evaluation.{name}" for name in ("compare", "metrics", "slices")),
+    *(f"paddlewheel.evaluation.{name}" for name in ("compare", "metrics", "own_metrics", "slices")),
 )
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def evaluate(recipe: Recipe, run_uri: str, *, store: Store) -> str:
     if current is not None:
         inputs.append(input_of(store, current.manifest))
     made_of = [[entry.key, entry.digest] for entry in inputs]
-    code = code_digest(*CODE)
+    code = code_digest(*CODE, *sorted({name.partition(":")[0] for name in recipe.evaluation.metrics}))
     folder = f"{run.key}/evaluations/{derive_key('evaluation', made_of, dump(recipe.evaluation), code)}"
     if find_done(store, f"{folder}/manifest.json"):
         return store.uri(f"{folder}/manifest.json")
@@ -83,6 +84,7 @@ def evaluate(recipe: Recipe, run_uri: str, *, store: Store) -> str:
         labels_B=frame["label"].cast(pl.Float64).to_numpy(), challenger_B=challenger_B, champion_B=champion_B
     )
     whole = compare(scored, recipe.evaluation, seed=seed_of(run_key))
+    whole = with_own_metrics(whole, scored, recipe.evaluation.metrics)
     cuts = cut_by(frame, scored, recipe.evaluation, run_key=run_key)
     with store.staging() as staging:
         predictions = frame.select("sample_id", "label").with_columns(
