@@ -10,6 +10,7 @@ import pydantic
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Recipe, adapter, dump
+from paddlewheel.recipe_check_acceleration import check_acceleration
 from paddlewheel.recipe_check_data import (
     check_label,
     check_registered,
@@ -98,6 +99,7 @@ def check(recipe: Recipe) -> Iterator[Fault]:
     if recipe.training.loss is not None:
         yield from check_registered("training.loss", recipe.training.loss, (), ())
     yield from check_optimizer(recipe)
+    yield from check_acceleration(recipe)
     yield from _check_device(recipe)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers, schedules and a loss of the user's own that a recipe may not name: each fault with its way out."""
+"""How a network is fitted: what a recipe may not say of optimizers, schedules, compiled graphs and losses."""
 
 from __future__ import annotations
 
@@ -45,10 +45,18 @@ FLIGHTS = Path(__file__).parents[2] / "recipes/flights_delay.yaml"
             ["training.schedule={name: cosine, milestones: [0.5]}"],
             "training.schedule.milestones: [0.5]: cosine has none; use training.schedule.name: multistep",
         ),
+        (
+            ["resources.device=gpu", "training.to_static=true", "training.recompute=[deep.*]"],
+            "training.recompute: ['deep.*']: a compiled graph keeps what its layers computed",
+        ),
+        (
+            ["resources.device=gpu", "training.to_static=true", "training.strategy=pipeline_parallel"],
+            "training.to_static: True: compiles whole networks, and pipeline_parallel splits them; leave it out",
+        ),
         (["training.loss=no.such.module:loss"], "training.loss: 'no.such.module:loss': there is no module"),
     ],
 )
-def test_a_fault_of_the_optimizer_or_schedule_says_the_way_out(overrides: list[str], words: str) -> None:
+def test_a_fault_of_how_a_network_is_fitted_says_the_way_out(overrides: list[str], words: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(FLIGHTS, overrides)
     assert words in str(caught.value)

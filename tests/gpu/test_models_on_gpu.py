@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,37 @@ def needs_cuda() -> None:
 
     if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
         pytest.skip("no CUDA device, or the CPU wheel of Paddle: see requirements-gpu.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("resnet18", {"image": [3, 16, 16], "classes": 5}),
+        ("resnet50", {"image": [3, 16, 16], "classes": 5}),
+        ("gpt", {"layers": 2, "width": 16, "heads": 2}),
+    ],
+)
+def test_a_loss_is_alike_on_both_devices(name: str, params: dict[str, Any]) -> None:
+    import paddle
+
+    from paddlewheel.training.models import InputSpec, build_model
+
+    generator = np.random.default_rng(7)
+    spec = InputSpec(id_sizes=(20,) * 12, num_dense=0) if name == "gpt" else InputSpec(id_sizes=(), num_dense=768)
+    rows = {
+        "ids_BF": generator.integers(1, 20, (4, 12)).astype(np.int32),
+        "dense_BD": generator.normal(size=(4, 768)).astype(np.float32),
+        "labels_B": np.array([0, 4, 2, 1], np.float32),
+    }
+    losses, weights = [], None
+    for device in ("cpu", "gpu"):
+        paddle.set_device(device)
+        layer = build_model(name, spec, params)
+        weights = weights or {key: value.numpy() for key, value in layer.state_dict().items()}
+        layer.set_state_dict(weights)
+        layer.eval()
+        losses.append(float(layer.loss(SimpleNamespace(**{key: paddle.to_tensor(row) for key, row in rows.items()}))))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["deepfm", "wide_deep"])

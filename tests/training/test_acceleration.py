@@ -25,11 +25,11 @@ def training(**settings: Any) -> Training:
     return Training(epochs=1, global_batch=8, **settings)
 
 
-def build(name: str, seed: int = 3) -> tuple[Any, SimpleNamespace]:
+def build(name: str, seed: int = 3, dropout: float = 0.2) -> tuple[Any, SimpleNamespace]:
     paddle.seed(seed)
     generator = np.random.default_rng(seed)
     if name == "gpt":
-        model = build_model("gpt", TEXT, {"layers": 3, "width": 16, "heads": 2, "dropout": 0.2})
+        model = build_model("gpt", TEXT, {"layers": 3, "width": 16, "heads": 2, "dropout": dropout})
         ids_BF = generator.integers(1, VOCABULARY, (4, TOKENS)).astype(np.int32)
         return model, SimpleNamespace(ids_BF=paddle.to_tensor(ids_BF))
     model = build_model("resnet18", PICTURES, {"image": [3, 8, 8], "classes": 3})
@@ -92,6 +92,18 @@ def test_a_pattern_that_names_no_layer_is_told_with_those_that_are_there() -> No
 def test_network_without_fused_layers_is_told() -> None:
     with pytest.raises(RecipeError, match=r"training\.fused: no layer of this network has a fused form"):
         prepare_model(build("resnet18")[0], training(fused=True), "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet18"])
+def test_gradients_are_the_same_when_a_network_is_compiled(name: str) -> None:
+    plain, batch = build(name, dropout=0.0)
+    loss, gradients, state = learn(plain, batch)
+    other, _ = build(name, dropout=0.0)
+    found_loss, found_gradients, found_state = learn(prepare_model(other, training(to_static=True), "gpu"), batch)
+    assert found_loss == pytest.approx(loss, rel=1e-6)
+    assert (list(found_gradients), list(found_state)) == (list(gradients), list(state))
+    for key, gradient in gradients.items():
+        np.testing.assert_allclose(found_gradients[key], gradient, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
 def test_network_says_the_same_when_it_is_fused_and_compiled() -> None:
