@@ -48,6 +48,7 @@ class Resources:
 class JobSpec:
     """One job: an agent's command, run once on each node. `name` is deterministic and makes `submit` idempotent.
 
+    options: of the launcher's own kind (a queue's partition, a pod's template); one that it does not know is refused.
     secrets: more of the environment, which a launcher hands to the job's processes and to nothing else: never rendered,
     never in a file or a log.
     """
@@ -60,6 +61,7 @@ class JobSpec:
     working_directory: str | None = None
     time_limit_seconds: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

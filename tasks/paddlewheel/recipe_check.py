@@ -21,6 +21,7 @@ from paddlewheel.recipe_check_data import (
 )
 from paddlewheel.recipe_check_features import check_feature
 from paddlewheel.recipe_check_optimizer import check_optimizer
+from paddlewheel.recipe_check_training import check_training
 from paddlewheel.recipe_data import Column
 from paddlewheel.recipe_tree import (
     Fault,
@@ -38,9 +39,9 @@ from paddlewheel.recipe_tree import (
 REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "training.strategy": (
         ("single", "data_parallel"),
-        ("zero", "tensor_parallel", "pipeline_parallel", "parameter_server"),
+        ("zero", "tensor_parallel", "pipeline_parallel", "mesh", "parameter_server"),
     ),
-    "training.sync": (("dense",), ("bf16", "topk", "local_sgd")),
+    "training.sync": (("dense", "bf16", "topk", "local_sgd"), ()),
     "model.name": (("wide_deep", "deepfm", "resnet18", "resnet50", "gpt"), ()),
     "resources.launcher": (("local",), ("slurm", "kubernetes")),
 }
@@ -100,7 +101,7 @@ def check(recipe: Recipe) -> Iterator[Fault]:
         yield from check_registered("training.loss", recipe.training.loss, (), ())
     yield from check_optimizer(recipe)
     yield from check_acceleration(recipe)
-    yield from _check_device(recipe)
+    yield from check_training(recipe)
 
 
 def _check_names(tree: Any) -> Iterator[Fault]:
@@ -111,22 +112,6 @@ def _check_names(tree: Any) -> Iterator[Fault]:
         value = part.get(field) if isinstance(part, dict) else None
         if isinstance(value, str):
             yield from check_registered(path, value, names, later)
-
-
-def _check_device(recipe: Recipe) -> Iterator[Fault]:
-    if recipe.training.precision != "float32" and recipe.resources.device == "cpu":
-        yield Fault(
-            path="training.precision",
-            value=recipe.training.precision,
-            allowed="a CPU computes in float32 only; use float32, or resources.device: gpu",
-        )
-    ranks = recipe.resources.nodes * recipe.resources.ranks_per_node
-    if recipe.training.strategy == "single" and ranks > 1:
-        yield Fault(
-            path="training.strategy",
-            value="single",
-            allowed=f"single is for one rank, resources ask for {ranks}; use data_parallel",
-        )
 
 
 def _check_despite(tree: Any, faults: Sequence[Fault]) -> Iterator[Fault]:

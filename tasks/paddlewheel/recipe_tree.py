@@ -153,7 +153,7 @@ def read_yaml(path: Path) -> Any:
 def parse_overrides(overrides: Sequence[str] | Mapping[str, Any], faults: list[Fault]) -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of each `path=value` text or mapping entry; a text that is neither becomes a fault."""
     if isinstance(overrides, Mapping):
-        yield from overrides.items()
+        yield from ((path, copy_tree(value)) for path, value in overrides.items())
         return
     for text in overrides:
         path, equals, value = text.partition("=")

@@ -28,7 +28,7 @@ HERE = str(Path(__file__).parent)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def start_agent(run: Any, *options: str) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,12 @@ from paddlewheel.training.checkpoint import (
     list_commits,
     load_weights,
     newest_commit,
+    open_arrays,
+    open_own,
     remove_old_commits,
 )
-from paddlewheel.training.commit_writer import Snapshot, publish_commit
+from paddlewheel.training.commit_writer import Snapshot, publish_commit, publish_part
+from paddlewheel.training.pieces import Piece
 
 KEY = "feedbeef"
 
@@ -158,3 +162,83 @@ def test_finding_a_commit_imports_no_paddle(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["None", "False"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"files.0.key": "../../../etc/passwd"}, "its file '../../../etc/passwd' is not one of"),
+        ({"files.0.key": f"runs/{KEY}/checkpoints/step-10-attempt-1/model.safetensors"}, "is not one of"),
+        ({"facts.step": 30}, "it tells of step-30-attempt-1 and lies in"),
+        ({"key": f"runs/{KEY}/checkpoints/step-10-attempt-1"}, "it tells of step-20-attempt-1 and lies in"),
+    ],
+    ids=["outside_of_the_root", "another_commits_file", "another_step", "another_place"],
+)
+def test_commit_before_is_taken_when_a_commit_tells_of_what_is_not_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], told: str
+) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    commit(store, 20, 1)
+    path = tmp_path / f"runs/{KEY}/checkpoints/step-20-attempt-1/COMMIT.json"
+    tree = json.loads(path.read_bytes())
+    for place, value in change.items():
+        *parents, last = place.split(".")
+        node = tree
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        node[last] = value
+    path.write_text(json.dumps(tree))
+    with caplog.at_level(logging.WARNING):
+        found = newest_commit(store, KEY)
+    assert found is not None
+    assert found.step == 10
+    assert told in caplog.text
+
+
+def test_commit_of_two_ranks_is_whole_when_both_have_written_their_pieces(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    whole = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for rank in (1, 0):
+        piece = Piece(shape=(2, 4), start=(0, 2 * rank), size=(2, 2))
+        snapshot = Snapshot(
+            step=5,
+            epoch=1,
+            step_in_epoch=5,
+            order={1: 7},
+            model={"w": piece.cut(whole).copy()},
+            optimizer={"w.moment1": piece.cut(whole).copy() + 1},
+            own={"residual.w": np.full(2, rank, np.float32)},
+            pieces={"model": {"w": piece}, "optimizer": {"w.moment1": piece}},
+        )
+        if rank:
+            publish_part(store, KEY, snapshot, attempt=1, rank=rank)
+        else:
+            publish_commit(store, KEY, snapshot, attempt=1, world_size=2, name="x", writers=(0, 1))
+    found = newest_commit(store, KEY)
+    assert found is not None
+    assert load_weights(store, found)["w"].tolist() == whole.tolist()
+    assert open_arrays(store, found, "optimizer")["w.moment1"].tolist() == (whole + 1).tolist()
+    assert [open_own(store, found)[rank]["residual.w"].tolist() for rank in (0, 1)] == [[0, 0], [1, 1]]
+    store.remove(f"{found.key}/model-1.safetensors")
+    assert newest_commit(store, KEY) is None
+
+
+def test_nothing_is_published_when_the_ranks_pieces_are_not_whole(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    piece = Piece(shape=(2, 4), start=(0, 0), size=(2, 2))
+    snapshot = Snapshot(
+        step=5,
+        epoch=1,
+        step_in_epoch=5,
+        order={},
+        model={"w": np.zeros((2, 2), np.float32)},
+        optimizer={},
+        pieces={"model": {"w": piece}},
+    )
+    with pytest.raises(CheckpointError, match="w: 4 of its 8 elements are there"):
+        publish_commit(store, KEY, snapshot, attempt=1, world_size=2, name="x")
+    assert newest_commit(store, KEY) is None

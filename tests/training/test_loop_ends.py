@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ RUN_KEY = "0123456789abcdef0123"
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def error_of(run: Any, attempt: int = 1) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def observed(*names: str) -> dict[str, Any]:
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def digests(run: Any) -> tuple[int, list[str]]:

@@ -101,7 +101,10 @@ def list_commits(store: Store, run_key: str, *, before_attempt: int | None = Non
         key = f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}"
         if store.stat(key) is not None:
             try:
-                yield parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
+                commit = parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
+                if commit.key != commit_folder(run_key, step, attempt):
+                    raise CheckpointError(f"{store.uri(key)} is the commit {commit.key}, in the wrong place")
+                yield commit
             except StorageError as error:
                 log.warning("commit left out: %s", error)
 
@@ -176,10 +179,21 @@ def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int) -
     return removed
 
 
+def _check_place(manifest: Manifest) -> None:
+    """Raises ValueError where a commit tells of another folder than its step's and attempt's, or of files elsewhere."""
+    folder = f"step-{manifest.facts['step']}-attempt-{manifest.facts['attempt']}"
+    if not COMMIT_FOLDER.fullmatch(folder) or manifest.key.rpartition("/")[2] != folder:
+        raise ValueError(f"it tells of {folder} and lies in {manifest.key}")
+    for shard in manifest.files:
+        if not re.fullmatch(re.escape(manifest.key) + r"/[A-Za-z0-9-]+\.safetensors", shard.key):
+            raise ValueError(f"its file {shard.key!r} is not one of {manifest.key}")
+
+
 def parse_commit(manifest: Manifest, where: str) -> Commit:
     """A commit as its COMMIT.json tells it. Raises CheckpointError, with `where` it lies, if that is something else."""
     try:
         facts = manifest.facts
+        _check_place(manifest)
         return Commit(
             key=manifest.key,
             manifest=manifest,

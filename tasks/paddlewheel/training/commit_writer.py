@@ -101,9 +101,10 @@ def publish_commit(
             "progress": dict(snapshot.progress),
         },
     )
+    commit = parse_commit(manifest, folder)
     check_fence(store, run_key, attempt)
     store.publish(f"{folder}/{COMMIT_NAME}", manifest.to_json())
-    return parse_commit(manifest, folder)
+    return commit
 
 
 def _publish_files(store: Store, folder: str, snapshot: Snapshot, rank: int) -> list[Shard]:
@@ -115,6 +116,8 @@ def _publish_files(store: Store, folder: str, snapshot: Snapshot, rank: int) -> 
     files = []
     with store.staging() as staging:
         for part, arrays in parts.items():
+            if not arrays and rank != 0:
+                continue
             file_name = f"{part}.safetensors" if rank == 0 else f"{part}-{rank}.safetensors"
             save_file(dict(arrays), staging / file_name)
             shard = publish_file(store, f"{folder}/{file_name}", staging / file_name)

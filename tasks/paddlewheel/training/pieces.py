@@ -52,15 +52,33 @@ def whole_piece(shape: Sequence[int]) -> Piece:
     return Piece(shape=tuple(shape), start=(0,) * len(shape), size=tuple(shape))
 
 
+def fault_of(piece: Piece) -> str:
+    """Why a piece cannot be one, as text; empty where it lies within its whole."""
+    whole = (math.prod(piece.shape),) if len(piece.start) == 1 else piece.shape
+    told = f"a piece of {list(piece.size)} from {list(piece.start)} cannot be of a tensor of {list(piece.shape)}"
+    if not len(piece.start) == len(piece.size) == len(whole):
+        return told
+    inside = all(
+        start >= 0 and size >= 0 and start + size <= length
+        for start, size, length in zip(piece.start, piece.size, whole, strict=True)
+    )
+    return "" if inside else told
+
+
 def missing_elements(pieces: Sequence[Piece]) -> str:
     """What is wrong with the pieces of one tensor, as text; empty where they cover it, each element once."""
     shapes = {piece.shape for piece in pieces}
     if len(shapes) > 1:
         return f"its pieces are of tensors of different shapes: {sorted(shapes)}"
-    covered = np.zeros(pieces[0].shape, np.uint8) if len(pieces) > 1 else None
-    if covered is None:
-        found, demanded = math.prod(pieces[0].size), math.prod(pieces[0].shape)
-        return "" if found == demanded else f"{found} of its {demanded} elements are there"
+    faults = [fault for piece in pieces if (fault := fault_of(piece))]
+    if faults:
+        return faults[0]
+    found, demanded = sum(math.prod(piece.size) for piece in pieces), math.prod(pieces[0].shape)
+    if found != demanded:
+        return f"{found} of its {demanded} elements are there"
+    if len(pieces) == 1:
+        return ""
+    covered = np.zeros(pieces[0].shape, np.uint8)
     for piece in pieces:
         piece.cut(covered)[...] += 1
     if (covered == 1).all():
@@ -83,8 +101,17 @@ class Arrays(Mapping[str, np.ndarray]):
             try:
                 file: Any = safe_open(path, framework="numpy")
                 for name in file.keys():  # noqa: SIM118 - not a mapping
-                    piece = pieces.get(name) or whole_piece(file.get_slice(name).get_shape())
+                    shape = file.get_slice(name).get_shape()
+                    piece = pieces.get(name) or whole_piece(shape)
+                    if math.prod(shape) != math.prod(piece.size):
+                        raise CheckpointError(
+                            f"{name} in {path} has the shape {list(shape)}, and is told to be a piece of "
+                            f"{list(piece.size)}"
+                        )
                     self._found.setdefault(name, []).append((file, piece))
+                absent = sorted(name for name in pieces if name not in self._found)
+                if absent:
+                    raise CheckpointError(f"{path} lacks {', '.join(absent)}, of which it is told to hold pieces")
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
         for name, found in self._found.items():

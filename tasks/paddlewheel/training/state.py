@@ -93,9 +93,9 @@ class Average:
         with paddle.no_grad():
             self.averages = {name: parameter.detach().clone() for name, parameter in self.sources}
 
-    def update(self, step: int) -> None:
-        """Take in the parameters after `step` global steps."""
-        share = 1 - min(self.decay, (1 + step) / (10 + step))
+    def update(self, step: int, *, steps: int = 1) -> None:
+        """Take in the parameters after `step` global steps, on behalf of the last `steps` of them."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step)) ** steps
         with paddle.no_grad():
             for name, parameter in self.sources:
                 average = self.averages[name]

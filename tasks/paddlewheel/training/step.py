@@ -26,12 +26,13 @@ from paddlewheel.errors import DataError, RecipeError
 from paddlewheel.manifest import Manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
+from paddlewheel.training.acceleration import prepare_model
 from paddlewheel.training.checkpoint import AVERAGE, Commit, open_arrays, open_own
 from paddlewheel.training.commit_writer import Snapshot
 from paddlewheel.training.events import EndStepEvent
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.monitor import resident_bytes
-from paddlewheel.training.optimizer import build_optimizer, learning_rate
+from paddlewheel.training.optimizer import build_optimizer, learning_rate, peak_rate
 from paddlewheel.training.pieces import Piece
 from paddlewheel.training.state import (
     Average,
@@ -47,7 +48,10 @@ from paddlewheel.training.sync import Exchanged, Sync, build_sync
 
 @dataclass(kw_only=True)
 class Fit:
-    """One rank's training under way. `order`: hash sums that the resumed commit had; `mine`: this rank's since then."""
+    """One rank's training under way. `order`: hash sums that the resumed commit had; `mine`: this rank's since then.
+
+    averaged: the step at which the running average took the parameters in.
+    """
 
     recipe: Recipe
     loader: Loader
@@ -58,6 +62,7 @@ class Fit:
     average: Average | None
     total_steps: int
     step: int = 0
+    averaged: int = 0
     order: dict[int, int] = field(default_factory=dict)
     mine: dict[int, int] = field(default_factory=dict)
 
@@ -76,7 +81,9 @@ def prepare(
             f"the packed rows have {loader.layout.num_ids} ids and {loader.layout.num_dense} numbers, the "
             f"run's features {len(spec.id_sizes)} and {spec.num_dense}; run preprocess again"
         )
-    model = strategy.wrap(build_model(recipe.model.name, spec, recipe.model.params))
+    device = paddle.get_device().partition(":")[0]
+    model = prepare_model(build_model(recipe.model.name, spec, recipe.model.params), training, device)
+    model = strategy.wrap(model)
     model.train()
     total_steps = training.epochs * loader.steps_per_epoch
     fit = Fit(
@@ -105,8 +112,9 @@ def restore(fit: Fit, commit: Commit, store: Store) -> None:
     arrays = open_arrays(store, commit, "optimizer")
     owns_all = complete and len(fit.strategy.owned(fit.model)) == len(trainable(fit.model))
     set_tensors(optimizer, arrays, where, pieces=pieces["optimizer"], complete=owns_all)
-    fit.sync.load(open_own(store, commit))
-    fit.step, fit.order, fit.mine = commit.step, dict(commit.order), {}
+    fit.sync.load(commit.step, open_own(store, commit), optimizer)
+    fit.step = fit.averaged = commit.step
+    fit.order, fit.mine = dict(commit.order), {}
 
 
 def run_step(
@@ -134,9 +142,7 @@ def run_step(
             f"at step {fit.step + 1} the loss is {exchanged.loss} and the gradients' norm {exchanged.norm}: the "
             "training diverged; lower training.optimizer.learning_rate, or set training.optimizer.clip_norm"
         )
-    rate = learning_rate(
-        fit.step, total_steps=fit.total_steps, peak=training.optimizer.learning_rate, schedule=training.schedule
-    )
+    rate = learning_rate(fit.step, total_steps=fit.total_steps, peak=peak_rate(training), schedule=training.schedule)
     fit.optimizer.set_lr(rate)
     fit.optimizer.step()
     fit.optimizer.clear_grad(set_to_zero=False)
@@ -144,8 +150,9 @@ def run_step(
     clock.lap("optimizer")
     sent_bytes = exchanged.sent_bytes + strategy.after_update(fit.model) + fit.sync.after_update(fit.step)
     clock.lap("exchange")
-    if fit.average is not None:
-        fit.average.update(fit.step)
+    if fit.average is not None and fit.sync.settled(fit.step):
+        fit.average.update(fit.step, steps=fit.step - fit.averaged)
+        fit.averaged = fit.step
     clock.lap("optimizer")
     event = EndStepEvent(
         **who,
@@ -215,11 +222,11 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
     halves = paddle.to_tensor(np.array([[value & 0xFFFFFFFF, value >> 32] for value in mine], np.int64))
     strategy = fit.strategy
     strategy.data_group.sum_(halves)
-    own = fit.sync.state()
     if strategy.world.rank not in writers(fit):
         return None
     sums = [(low + (high << 32)) & MASK for low, high in halves.numpy().tolist()]
     model, optimizer, pieces = tensors_of(fit)
+    own = fit.sync.state(optimizer) if fit.sync.own else {}
     model = {name: tensor for name, tensor in model.items() if strategy.writes(name.removeprefix(AVERAGE))}
     optimizer = {
         name: tensor
@@ -246,7 +253,7 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
 
 def writers(fit: Fit) -> Sequence[int]:
     """The ranks of the world that give files to a commit."""
-    return fit.strategy.world.ranks if fit.sync.state() else fit.strategy.writers
+    return fit.strategy.world.ranks if fit.sync.own else fit.strategy.writers
 
 
 def seed_all(*numbers: int) -> None:

@@ -8,13 +8,21 @@ from typing import Any, Protocol
 from paddlewheel.recipe import Training
 from paddlewheel.training.strategies import Strategy
 from paddlewheel.training.sync.agreement import Exchanged
-from paddlewheel.training.sync.dense import Dense
+from paddlewheel.training.sync.dense import build_bf16, build_dense
+from paddlewheel.training.sync.local_sgd import LocalSGD
+from paddlewheel.training.sync.topk import TopK
 
 __all__ = ["SYNCS", "Exchanged", "Sync", "build_sync"]
 
 
 class Sync(Protocol):
-    """An exchange of gradients. Built anew by each attempt, from (training, model, strategy, total_steps)."""
+    """An exchange of gradients. Built anew by each attempt, from (training, model, strategy, total_steps).
+
+    own: whether each rank holds tensors of its own, `state`, that a resume needs.
+    """
+
+    @property
+    def own(self) -> bool: ...
 
     def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
         """Agree on the step's gradients, clip them to the global norm, and leave them in the parameters.
@@ -29,14 +37,25 @@ class Sync(Protocol):
     def settled(self, step: int) -> bool:
         """Whether after `step` steps all of a data group hold the same parameters, so that a commit can be made."""
 
-    def state(self) -> Mapping[str, Any]:
-        """Tensors that this rank alone holds and a resume needs; empty where there are none on any rank."""
+    def state(self, optimizer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Tensors that this rank alone holds and a resume needs.
 
-    def load(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Go on from the arrays that each rank saved, by world rank; the number of ranks may be another now."""
+        optimizer: this rank's tensors of the optimizer, by name.
+        """
+
+    def load(self, step: int, states: Mapping[int, Mapping[str, Any]], optimizer: Mapping[str, Any]) -> None:
+        """Go on after `step` steps from the arrays that each rank saved, by world rank.
+
+        Their number may be another now, and there may be none, where another exchange made the commit.
+        """
 
 
-SYNCS: dict[str, Callable[[Training, Any, Strategy, int], Sync]] = {"dense": Dense}
+SYNCS: dict[str, Callable[[Training, Any, Strategy, int], Sync]] = {
+    "dense": build_dense,
+    "bf16": build_bf16,
+    "topk": TopK,
+    "local_sgd": LocalSGD,
+}
 
 
 def build_sync(training: Training, model: Any, strategy: Strategy, total_steps: int) -> Sync:

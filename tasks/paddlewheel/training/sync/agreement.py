@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 
 from paddlewheel.training.strategies import Strategy
+from paddlewheel.training.sync.flat import bytes_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ def agree(
         strategy.model_group.sum_(told)
         squares, loss, stops, commits = (float(value) for value in told.numpy())
         stop, commit = stops > 0, commits > 0
-        sent_bytes += told.nbytes
+        sent_bytes += bytes_of(told)
     norm = math.sqrt(squares) / scale
     return Exchanged(loss=loss / scale, norm=norm, stop=stop, commit=commit, sent_bytes=sent_bytes)
 

@@ -1,0 +1,38 @@
+"""Many tensors as one flat one, so that a collective is paid for once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+
+
+def sizes_of(tensors: Sequence[Any]) -> list[int]:
+    """Elements of each."""
+    return [int(np.prod(tensor.shape)) for tensor in tensors]
+
+
+def bytes_of(*tensors: Any) -> int:
+    """Bytes of all elements."""
+    return sum(int(tensor.element_size()) * int(np.prod(tensor.shape)) for tensor in tensors)
+
+
+def flatten(tensors: Sequence[Any | None], sizes: Sequence[int]) -> Any:
+    """One float32 tensor of all elements, in order; zeros for those that are None."""
+    parts = [
+        paddle.zeros([size]) if tensor is None else tensor.reshape([-1]).astype("float32")
+        for tensor, size in zip(tensors, sizes, strict=True)
+    ]
+    return paddle.concat(parts) if len(parts) > 1 else parts[0].clone()
+
+
+def unflatten(flat: Any, sizes: Sequence[int]) -> list[Any]:
+    """The flat parts of a flat tensor; none for no sizes."""
+    return list(paddle.split(flat, list(sizes))) if len(sizes) > 1 else [flat][: len(sizes)]
+
+
+def shared_buffers(model: Any) -> list[Any]:
+    """Floating buffers of a model (running means), which ranks average."""
+    return [tensor for _, tensor in model.named_buffers() if tensor.dtype == paddle.float32]
