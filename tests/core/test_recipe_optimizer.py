@@ -53,6 +53,12 @@ FLIGHTS = Path(__file__).parents[2] / "recipes/flights_delay.yaml"
             ["resources.device=gpu", "training.to_static=true", "training.strategy=pipeline_parallel"],
             "training.to_static: True: compiles whole networks, and pipeline_parallel splits them; leave it out",
         ),
+        (
+            ["training.to_static=true"],
+            "training.to_static: True: brings nothing on a CPU; leave it out, or use resources.device: gpu",
+        ),
+        (["training.fused=true"], "training.fused: True: brings nothing on a CPU; leave it out, or use"),
+        (["training.precision=fp16"], "training.precision: 'fp16': a CPU computes in float32 only; use float32, or"),
         (["training.loss=no.such.module:loss"], "training.loss: 'no.such.module:loss': there is no module"),
     ],
 )
