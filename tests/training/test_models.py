@@ -102,7 +102,6 @@ def test_average_is_the_exponential_mean_when_its_decay_is_reached() -> None:
     layer = paddle.nn.Linear(1, 1, bias_attr=False)
     layer.weight.set_value(np.array([[1.0]], np.float32))
     average = Average(layer, decay=0.5)
-    average.step = 999
     layer.weight.set_value(np.array([[3.0]], np.float32))
     average.update(1000)
     average.update(1001)
