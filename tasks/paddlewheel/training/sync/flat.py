@@ -34,5 +34,6 @@ def unflatten(flat: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def shared_buffers(model: Any) -> list[Any]:
-    """Floating buffers of a model (running means), which ranks average."""
-    return [tensor for _, tensor in model.named_buffers() if tensor.dtype == paddle.float32]
+    """What a model holds in float32 and no gradient moves, which ranks average: running means, kept by Paddle's batch
+    norms as parameters that are not trained, and buffers."""
+    return [tensor for tensor in model.state_dict().values() if tensor.stop_gradient and tensor.dtype == paddle.float32]
