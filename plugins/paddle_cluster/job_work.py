@@ -92,5 +92,6 @@ def describe_failure(
         parts.append(f"attempt {account.attempt}{rank}: {account.message}")
     elif reason:
         parts.append(reason)
-    message = "; ".join((*parts, verdict.change, where))
-    return Failure(message=message, retry=verdict.retry, trace="" if account is None else account.trace)
+    mendable = account is None or account.retry
+    message = "; ".join((*parts, *([verdict.change] if mendable else []), where))
+    return Failure(message=message, retry=verdict.retry and mendable, trace="" if account is None else account.trace)

@@ -24,13 +24,17 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentVerdict:
-    """What the agent wrote about an attempt's end; text is empty where it had nothing to say."""
+    """What the agent wrote about an attempt's end; text is empty where it had nothing to say.
+
+    retry: False where a kind of end that a retry may mend cannot be mended in this case, as the message says.
+    """
 
     attempt: int
     exit_code: int
     message: str
     trace: str
     rank: int | None = None
+    retry: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -39,7 +43,7 @@ VERDICTS = {
     10: Verdict(kind="user code failed", retry=False, change="mend the code that the trace names"),
     11: Verdict(kind="data or recipe fault", retry=False, change="mend the data or the recipe"),
     12: Verdict(
-        kind="out of memory", retry=True, change="a retry needs half the micro-batch and twice the accumulation"
+        kind="out of memory", retry=True, change="a retry takes half the micro-batch and twice the accumulation"
     ),
     13: Verdict(kind="node or rendezvous fault", retry=True, change="a retry leaves the host out where it can"),
     14: Verdict(kind="pre-empted", retry=True, change="a retry goes on from the commit it made"),
@@ -81,6 +85,7 @@ def newest_verdict(verdict_folder_uri: str) -> AgentVerdict | None:
             message=str(tree.get("message") or ""),
             trace=str(tree.get("trace") or ""),
             rank=tree.get("rank"),
+            retry=tree.get("retry") is not False,
             facts={name: tree[name] for name in ("kind", "signal", "step") if tree.get(name) is not None},
         )
     except (ObjectError, ValueError, KeyError, TypeError) as error:

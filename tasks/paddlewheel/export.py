@@ -152,19 +152,14 @@ def read_fitted(store: Store, manifest: Manifest) -> FittedFeatures:
 
 
 def build_trained(recipe: Recipe, run: Manifest, features: FittedFeatures, store: Store) -> Any:
-    """The run's network as a paddle.nn.Layer with the weights of its final commit, in evaluation mode."""
+    """The run's network as a paddle.nn.Layer with the weights of its result, in evaluation mode."""
     paddle = import_paddle()
-    from paddlewheel.training.checkpoint import load_weights, newest_commit
+    from paddlewheel.training.checkpoint import load_weights
     from paddlewheel.training.models import InputSpec, build_model
+    from paddlewheel.training.result import result_commit
     from paddlewheel.training.state import model_tensors, set_tensors
 
-    result_key = f"{run.key}/result.json"
-    if store.stat(result_key) is None:
-        raise StorageError(f"{store.uri(result_key)} is missing: the run is not trained to its end; run train again")
-    commit, last = newest_commit(store, run.key.removeprefix("runs/")), run.facts["total_steps"]
-    if commit is None or commit.step != last:
-        found = f"the newest whole one is of step {commit.step}" if commit else "there is none"
-        raise StorageError(f"{store.uri(run.key)} has a result but no commit of its last step {last}: {found}")
+    commit = result_commit(store, run)
     spec = InputSpec(id_sizes=features.id_sizes, num_dense=len(features.dense_names))
     with paddle.utils.unique_name.guard():  # equal names of parameters, so equal bytes, however often it is exported
         layer = build_model(recipe.model.name, spec, recipe.model.params)

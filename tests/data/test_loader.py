@@ -32,10 +32,11 @@ def publish_packed(
     return publish_manifest(store, Manifest(kind="packed", name="x", key=key, files=(shard,)))
 
 
-def open_run(store: LocalStore, *packed: str) -> Loader:
+def open_run(store: LocalStore, *packed: str, aside: float = 0.0) -> Loader:
     """A loader over a run of these packed manifests, global batches of 4."""
     inputs = tuple(input_of(store, one) for one in packed)
-    return open_loader(store, Manifest(kind="run", name="x", key="runs/k", inputs=inputs), seed=3, global_batch=4)
+    run = Manifest(kind="run", name="x", key="runs/k", inputs=inputs)
+    return open_loader(store, run, seed=3, global_batch=4, aside=aside)
 
 
 def test_every_training_row_comes_whole_and_once_when_an_epoch_is_read_by_three_ranks(tmp_path: Path) -> None:
@@ -60,6 +61,22 @@ def test_every_training_row_comes_whole_and_once_when_an_epoch_is_read_by_three_
     assert sorted(seen) == list(range(13))
     assert sizes[:3] == [(1, 4), (1, 4), (2, 4)]
     assert sizes[-3:] == [(0, 1), (0, 1), (1, 1)]
+
+
+def test_rows_kept_aside_are_in_no_batch_and_keep_the_order_of_the_data(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    loader = open_run(store, publish_packed(store, "a", 0, 40, role="train"), aside=0.25)
+    seen = []
+    for step in range(loader.steps_per_epoch):
+        for rank in range(2):
+            seen += loader.batch(1, step, rank, 2, shares=(3, 1)).sample_ids_B.tolist()
+    aside = loader.aside(0, loader.num_aside)
+    assert (loader.num_samples, loader.num_aside) == (len(seen), len(aside)) == (40 - len(aside), len(aside))
+    assert sorted([*seen, *aside.sample_ids_B.tolist()]) == list(range(40))
+    assert aside.sample_ids_B.tolist() == sorted(aside.sample_ids_B.tolist())
+    assert aside.dense_BD[:, 0].tolist() == [one / 2 for one in aside.sample_ids_B.tolist()]
+    assert loader.aside(2, 5).sample_ids_B.tolist() == aside.sample_ids_B[2:5].tolist()
+    assert [len(loader.batch(1, 0, rank, 2, shares=(3, 1))) for rank in range(2)] == [3, 1]
 
 
 def test_no_training_rows_are_told_when_all_are_holdout(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddlewheel.data.order import batch_indices, mix, mix_one, rank_slice, sample_hash, steps_per_epoch
+from paddlewheel.data.order import batch_indices, kept_aside, mix, mix_one, rank_slice, sample_hash, steps_per_epoch
 
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -41,6 +41,53 @@ def test_slices_follow_one_another_and_differ_by_one_row_when_a_batch_is_cut(siz
     assert all(left.stop == right.start for left, right in itertools.pairwise(slices))
     lengths = {one.stop - one.start for one in slices}
     assert max(lengths) - min(lengths) <= 1
+
+
+@given(
+    size=st.integers(0, 5000),
+    shares=st.lists(st.floats(1e-3, 1e3) | st.integers(1, 64).map(lambda one: one / 64), min_size=1, max_size=24),
+)
+def test_slices_are_disjoint_and_complete_and_in_proportion_when_shares_are_uneven(
+    size: int, shares: list[float]
+) -> None:
+    slices = [rank_slice(size, rank, len(shares), shares) for rank in range(len(shares))]
+    assert slices[0].start == 0
+    assert slices[-1].stop == size
+    assert all(left.stop == right.start for left, right in itertools.pairwise(slices))
+    for share, one in zip(shares, slices, strict=True):
+        assert abs((one.stop - one.start) - size * share / sum(shares)) <= 1 + 1e-6 * size
+
+
+@pytest.mark.parametrize(
+    ("size", "shares", "lengths"),
+    [(16, (3, 1), [12, 4]), (16, (0.5, 0.25, 0.25), [8, 4, 4]), (5, (1, 1), [3, 2]), (1, (1, 9), [0, 1])],
+)
+def test_slices_have_the_rows_that_their_shares_say(size: int, shares: tuple[float, ...], lengths: list[int]) -> None:
+    slices = [rank_slice(size, rank, len(shares), shares) for rank in range(len(shares))]
+    assert [one.stop - one.start for one in slices] == lengths
+
+
+# Reckoned by hand from the definition, in whole numbers of Python: mix(mix(id) ^ mix(seed * GOLDEN + 1)) < 2**64 / 4.
+@pytest.mark.parametrize(
+    ("seed", "aside"),
+    [
+        (0, [1, 4, 6, 8, 13, 14, 15, 16, 19, 21, 26, 27, 32, 37]),
+        (7, [1, 2, 3, 12, 13, 22, 23, 24, 37, 38]),
+    ],
+)
+def test_a_sample_is_kept_aside_by_its_id_and_the_seed_alone(seed: int, aside: list[int]) -> None:
+    ids_B = np.arange(40, dtype=np.uint64)
+    assert np.flatnonzero(kept_aside(seed, ids_B, 0.25)).tolist() == aside
+    backwards_B = kept_aside(seed, ids_B[::-1], 0.25)[::-1]
+    assert np.flatnonzero(backwards_B).tolist() == aside
+    assert not kept_aside(seed, ids_B, 0.0).any()
+
+
+def test_the_part_that_is_kept_aside_is_near_the_fraction_when_samples_are_many() -> None:
+    ids_B = np.arange(100_000, dtype=np.uint64)
+    # Four standard deviations of a binomial of 100,000 at 0.1 are 380.
+    assert abs(int(kept_aside(3, ids_B, 0.1).sum()) - 10_000) < 380
+    assert kept_aside(3, ids_B, 0.5)[kept_aside(3, ids_B, 0.1)].all()
 
 
 @pytest.mark.parametrize(("num_samples", "global_batch", "steps"), [(1, 1, 1), (10, 5, 2), (11, 5, 3), (3, 5, 1)])

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from paddlewheel.data.encoding.fitted import Inputs
-from paddlewheel.data.order import sample_hash
+from paddlewheel.data.order import kept_aside, sample_hash
 from paddlewheel.data.packed import write_packed
 from paddlewheel.manifest import Manifest, input_of, publish_file, publish_manifest
 from paddlewheel.recipe import dump_json
@@ -57,7 +58,14 @@ class Run:
         if resumed_from_step is None:
             commit = newest_commit(self.store, RUN_KEY, before_attempt=attempt)
             resumed_from_step = commit.step if commit else 0
-        record = {"attempt": attempt, "resumed_from_step": resumed_from_step, "world_size": world_size}
+        record = {
+            "attempt": attempt,
+            "resumed_from_step": resumed_from_step,
+            "world_size": world_size,
+            "host": "node-1",
+            "pid": 4711,
+            "started": "2013-11-02T03:00:00+00:00",
+        }
         self.store.publish(f"runs/{RUN_KEY}/attempts/{attempt}.json", json.dumps(record).encode())
         self.work(attempt).mkdir()
 
@@ -125,8 +133,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None) -> Run:
-    """A run over rows with a learnable label in two packed files, and a holdout file that training must not see."""
+def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None, poisoned: Sequence[int] = ()) -> Run:
+    """A run over rows with a learnable label in two packed files, and a holdout file that training must not see.
+
+    poisoned: training rows whose first number is none, so that the loss of their batch is none either.
+    """
     recipe = load_recipe(TREE, overrides or {})
     store = LocalStore(folder / "root")
     generator = np.random.default_rng(11)
@@ -136,6 +147,9 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
             ids_BF = np.stack([generator.integers(0, size, count) for size in ID_SIZES], 1).astype(np.int32)
             dense_BD = generator.normal(size=(count, NUM_DENSE)).astype(np.float32)
             labels_B = (ids_BF[:, 0] % 2 + dense_BD[:, 0] + 0.5 * generator.normal(size=count) > 0.5).astype(np.float32)
+            if role == "train":
+                first = sum(len(one) for one in ids)
+                dense_BD[[row - first for row in poisoned if first <= row < first + count], 0] = np.nan
             sample_ids_B = generator.integers(0, 2**63, count).astype(np.uint64)
             path = staging / f"{name}.parquet"
             write_packed(path, sample_ids_B, labels_B, Inputs(ids_BF=ids_BF, dense_BD=dense_BD))
@@ -143,15 +157,19 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
             shard = publish_file(store, f"{key}/rows.parquet", path, rows=count, facts={"role": role})
             parts.append(publish_manifest(store, Manifest(kind="packed", name="small", key=key, files=(shard,))))
             ids += [sample_ids_B] if role == "train" else []
-    per_epoch = -(-rows // recipe.training.global_batch)
+    training = recipe.training
+    sample_ids_N = np.concatenate(ids)
+    trained_N = sample_ids_N[~kept_aside(training.seed, sample_ids_N, training.validation.fraction)]
+    per_epoch = -(-len(trained_N) // training.global_batch)
     facts = {
         "partition": "2013-11-01",
         "id_sizes": ID_SIZES,
         "num_dense": NUM_DENSE,
-        "order_expected": str(sample_hash(np.concatenate(ids))),
-        "epochs": recipe.training.epochs,
+        "order_expected": str(sample_hash(trained_N)),
+        "epochs": training.epochs,
         "steps_per_epoch": per_epoch,
-        "total_steps": per_epoch * recipe.training.epochs,
+        "total_steps": per_epoch * training.epochs,
+        "best_is_result": training.validation.patience is not None,
     }
     run = Manifest(
         kind="run",
@@ -162,7 +180,7 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
         facts=facts,
     )
     store.publish(f"runs/{RUN_KEY}/recipe.json", dump_json(recipe))
-    return Run(store=store, uri=publish_manifest(store, run), ids=np.concatenate(ids), folder=folder)
+    return Run(store=store, uri=publish_manifest(store, run), ids=trained_N, folder=folder)
 
 
 @pytest.fixture

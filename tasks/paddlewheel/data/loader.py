@@ -8,12 +8,12 @@ Axes: B rows, F id columns, D numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from paddlewheel.data.order import batch_indices, rank_slice, steps_per_epoch
+from paddlewheel.data.order import batch_indices, kept_aside, rank_slice, steps_per_epoch
 from paddlewheel.data.packed import Layout, PackedRows, iter_packed, split_rows
 from paddlewheel.errors import DataError
 from paddlewheel.manifest import Manifest, Shard, read_manifest, verify
@@ -36,32 +36,56 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Packed rows of a training in memory, and the order in which they are visited."""
+    """Packed rows of a training in memory, and the order in which they are visited.
+
+    train_N, aside_V: places in `rows_NW` of the rows that are trained on, and of those that are kept for validation;
+    None: all of them, and none.
+    """
 
     rows_NW: np.ndarray
     layout: Layout
     seed: int
     global_batch: int
+    train_N: np.ndarray | None = None
+    aside_V: np.ndarray | None = None
 
     @property
     def num_samples(self) -> int:
-        return len(self.rows_NW)
+        return len(self.rows_NW) if self.train_N is None else len(self.train_N)
+
+    @property
+    def num_aside(self) -> int:
+        return 0 if self.aside_V is None else len(self.aside_V)
 
     @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(self.num_samples, self.global_batch)
 
-    def batch(self, epoch: int, step: int, rank: int, world_size: int) -> Batch:
-        """The rank's slice of the `step`-th (from 0) global batch of `epoch` (from 1), numpy; it may be empty."""
+    def batch(
+        self, epoch: int, step: int, rank: int, world_size: int, *, shares: Sequence[float] | None = None
+    ) -> Batch:
+        """The rank's slice of the `step`-th (from 0) global batch of `epoch` (from 1), numpy; it may be empty.
+
+        shares: a weight for each rank; None: equal.
+        """
         indices_B = batch_indices(self.seed, epoch, step, num_samples=self.num_samples, global_batch=self.global_batch)
-        mine = indices_B[rank_slice(len(indices_B), rank, world_size)]
-        parts = split_rows(self.rows_NW[mine], self.layout)
+        mine = indices_B[rank_slice(len(indices_B), rank, world_size, shares)]
+        return self._gather(mine if self.train_N is None else self.train_N[mine], len(indices_B))
+
+    def aside(self, start: int, stop: int) -> Batch:
+        """Rows `start` to `stop` of those that are kept for validation, in the order of the data, numpy."""
+        if self.aside_V is None:
+            raise IndexError("no rows are kept aside")
+        return self._gather(self.aside_V[start:stop], len(self.aside_V))
+
+    def _gather(self, places_B: np.ndarray, global_rows: int) -> Batch:
+        parts = split_rows(self.rows_NW[places_B], self.layout)
         return Batch(
             sample_ids_B=parts.sample_ids_B,
             labels_B=parts.labels_B,
             ids_BF=parts.ids_BF,
             dense_BD=parts.dense_BD,
-            global_rows=len(indices_B),
+            global_rows=global_rows,
         )
 
 
@@ -111,15 +135,22 @@ def iter_training_rows(store: Store, packed: Sequence[Manifest]) -> Iterator[Pac
             yield part
 
 
-def open_loader(store: Store, run: Manifest, *, seed: int, global_batch: int) -> Loader:
-    """The loader of a run: the packed manifests among its inputs, their digests verified."""
+def open_loader(store: Store, run: Manifest, *, seed: int, global_batch: int, aside: float = 0.0) -> Loader:
+    """The loader of a run: the packed manifests among its inputs, their digests verified.
+
+    aside: the part of the rows that is kept for validation (`order.kept_aside`).
+    """
     packed = [
         manifest for manifest in (read_manifest(store, one.key) for one in run.inputs) if manifest.kind == "packed"
     ]
     for manifest in packed:
         verify(store, manifest)
     rows_NW, layout = load_training_rows(store, packed)
-    return Loader(rows_NW=rows_NW, layout=layout, seed=seed, global_batch=global_batch)
+    loader = Loader(rows_NW=rows_NW, layout=layout, seed=seed, global_batch=global_batch)
+    if not aside:
+        return loader
+    aside_N = kept_aside(seed, split_rows(rows_NW, layout).sample_ids_B, aside)
+    return replace(loader, train_N=np.flatnonzero(~aside_N), aside_V=np.flatnonzero(aside_N))
 
 
 def training_files(packed: Iterable[Manifest]) -> list[Shard]:

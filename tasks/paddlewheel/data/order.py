@@ -7,6 +7,8 @@ be written again in any language; numpy's own shuffles promise neither. Epochs c
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,9 +41,26 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
     return order
 
 
-def rank_slice(size: int, rank: int, world_size: int) -> slice:
-    """The contiguous part of a global batch of `size` samples that a rank takes: equal but for 1, possibly empty."""
-    return slice(size * rank // world_size, size * (rank + 1) // world_size)
+def rank_slice(size: int, rank: int, world_size: int, shares: Sequence[float] | None = None) -> slice:
+    """The contiguous part of a global batch of `size` samples that a rank takes, possibly empty.
+
+    Equal but for 1; with `shares`, one weight a rank, each bound lies at its part of the sum, rounded to a whole row:
+    the parts follow one another and leave nothing out, since bounds grow with the rank and the last is `size`.
+    """
+    if shares is None:
+        return slice(size * rank // world_size, size * (rank + 1) // world_size)
+    ends = list(itertools.accumulate(shares, initial=0.0))
+    start, stop = (int(size * (ends[place] / ends[-1]) + 0.5) for place in (rank, rank + 1))
+    return slice(start, stop)
+
+
+def kept_aside(seed: int, sample_ids_B: np.ndarray, fraction: float) -> np.ndarray:
+    """Which samples are kept for validation, bool[B]: by a hash of (seed, id), so that a sample's side does not change
+    with the rows around it, and is the same every night."""
+    if not fraction:
+        return np.zeros(len(sample_ids_B), bool)
+    start = np.uint64(mix_one((seed * GOLDEN + 1) & MASK))
+    return mix(mix(sample_ids_B.astype(np.uint64)) ^ start) < np.uint64(min(MASK, int(fraction * (MASK + 1))))
 
 
 def sample_hash(sample_ids_B: np.ndarray) -> int:

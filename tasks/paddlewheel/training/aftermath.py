@@ -46,6 +46,8 @@ def publish_end(
         trace=end.trace,
         stacks=stacks,
         log_tail="" if end.kind == "done" else speaker.log_tail(),
+        next_micro_batch=end.next_micro_batch,
+        retry=end.retry,
     )
     publish_verdict(store, run.key.removeprefix("runs/"), verdict)
 

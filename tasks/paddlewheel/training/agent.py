@@ -28,6 +28,7 @@ from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
 from paddlewheel.training.aftermath import publish_end, publish_logs, publish_rest
 from paddlewheel.training.attempts import Attempt, list_attempts, open_attempt
+from paddlewheel.training.less_memory import with_less
 from paddlewheel.training.progress import Progress, line_of_result, progress_of
 from paddlewheel.training.ranks import dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
@@ -74,12 +75,12 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
                 _say(on_progress, line_of_result(read_manifest(store, result_uri)))
                 return 0
             _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
-            if end.kind not in MENDED_BY_RESTART:
+            if end.kind not in MENDED_BY_RESTART and end.next_micro_batch is None:
                 return KIND_CODES[end.kind]
             if restarts < resources.max_restarts:
                 _say(on_progress, "restarting in place from the last commit")
     _say(on_progress, f"giving up after {restarts + 1} attempts; resources.max_restarts is {resources.max_restarts}")
-    return KIND_CODES["hang"] if end.kind == "hang" else KIND_CODES["died"]
+    return KIND_CODES[end.kind] if end.kind in ("hang", "memory") else KIND_CODES["died"]
 
 
 def _run_attempt(
@@ -108,6 +109,10 @@ def _run_attempt(
             end = _watch(watch, run, attempt, stop, store=store, tell=tell)
             if end.kind == "hang":
                 stacks = dump_stacks(ranks)
+            if end.kind == "memory":
+                recipe = load_recipe(json.loads(store.read(f"{run.key}/recipe.json")))
+                beat = ranks[end.rank or 0].heartbeat() or {}
+                end = with_less(end, recipe.training, attempt, str(beat.get("phase")))
         finally:
             kill_ranks(ranks)
         step = max([watch.step, *(int((rank.heartbeat() or {}).get("step") or 0) for rank in ranks)])
@@ -165,7 +170,8 @@ def _is_fenced(store: Store, run: Manifest, attempt: Attempt) -> bool:
 def _say_start(attempt: Attempt, tell: Tell | None) -> None:
     origin = f"from the commit at step {attempt.resumed_from_step}" if attempt.resumed_from_step else "from the start"
     ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
-    _say(tell, f"attempt {attempt.number}: {ranks}, {origin}")
+    less = f", micro-batches of {attempt.micro_batch} rows" if attempt.micro_batch is not None else ""
+    _say(tell, f"attempt {attempt.number}: {ranks}, {origin}{less}")
 
 
 def _say(tell: Tell | None, line: str) -> None:

@@ -16,7 +16,10 @@ from paddlewheel.training.checkpoint import ATTEMPT_FILE, newest_commit
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One start of a run's ranks. A commit of an older attempt beyond `resumed_from_step` does not count any more."""
+    """One start of a run's ranks. A commit of an older attempt beyond `resumed_from_step` does not count any more.
+
+    micro_batch: rows at once, where an earlier attempt had not the memory for what the recipe says.
+    """
 
     number: int
     resumed_from_step: int
@@ -24,11 +27,15 @@ class Attempt:
     host: str
     pid: int
     started: str
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Why an attempt ended. `kind` is the agent's word for `exit_code` (docs/architecture.md)."""
+    """Why an attempt ended. `kind` is the agent's word for `exit_code` (docs/architecture.md).
+
+    next_micro_batch, retry: as in `watch.End`.
+    """
 
     attempt: int
     exit_code: int
@@ -41,12 +48,15 @@ class Verdict:
     trace: str = ""
     stacks: str = ""
     log_tail: str = ""
+    next_micro_batch: int | None = None
+    retry: bool = True
 
 
 def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
     """Take the next number of the run; whoever held the one before is fenced off from now on."""
     for _ in range(100):
-        number = max((attempt.number for attempt in list_attempts(store, run_key)), default=0) + 1
+        earlier = list_attempts(store, run_key)
+        number = max((attempt.number for attempt in earlier), default=0) + 1
         commit = newest_commit(store, run_key)
         attempt = Attempt(
             number=number,
@@ -55,6 +65,7 @@ def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
             host=socket.gethostname(),
             pid=os.getpid(),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
+            micro_batch=_next_micro_batch(store, run_key, earlier[-1]) if earlier else None,
         )
         key = f"runs/{run_key}/attempts/{number}.json"
         if store.stat(key) is not None:
@@ -79,7 +90,7 @@ def list_attempts(store: Store, run_key: str) -> list[Attempt]:
         if match:
             try:
                 tree = json.loads(store.read(stat.key))
-                tree["number"] = tree["attempt"]
+                tree = {"micro_batch": None, **tree, "number": tree["attempt"]}
                 found.append(Attempt(**{name: tree[name] for name in Attempt.__dataclass_fields__}))
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageError(f"{store.uri(stat.key)} is not the record of an attempt: {error!r}") from error
@@ -100,3 +111,10 @@ def read_verdict(store: Store, run_key: str, attempt: int) -> dict[str, Any] | N
         return None
     tree: dict[str, Any] = json.loads(store.read(key))
     return tree
+
+
+def _next_micro_batch(store: Store, run_key: str, before: Attempt) -> int | None:
+    """What the attempt before said that this one is to take; else what it took itself."""
+    verdict = read_verdict(store, run_key, before.number)
+    told = verdict.get("next_micro_batch") if verdict is not None else None
+    return before.micro_batch if told is None else int(told)

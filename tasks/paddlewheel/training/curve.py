@@ -1,7 +1,8 @@
 """What a run's events say afterwards: one record a global step, and its attempts. Without Paddle.
 
 Steps count by the rule of commits: one of attempt a at step s counts only if s <= `resumed_from_step` of every later
-attempt. What a later attempt rolled back is gone, be it done again by now or not.
+attempt. What a later attempt rolled back is gone, be it done again by now or not; so is what an attempt itself took
+back when its guard went back to a commit.
 """
 
 from __future__ import annotations
@@ -17,15 +18,32 @@ from paddlewheel.training.events import AttemptRecord, StepRecord
 
 
 def read_curve(store: Store, run_key: str) -> list[StepRecord]:
-    """Rank 0's steps in their order, each global step at most once. `run_key` with or without `runs/`."""
-    attempts = list_attempts(store, run_key)
+    """Rank 0's steps in their order, each global step at most once. `run_key` with or without `runs/`.
+
+    A step whose update was left out, or whose batch was passed over, is none.
+    """
     records: dict[int, StepRecord] = {}
+    for event in read_counted(store, run_key):
+        if event["event"] == "EndStepEvent":
+            records[event["step"]] = StepRecord(**{name: event[name] for name in StepRecord.__dataclass_fields__})
+    return [records[step] for step in sorted(records)]
+
+
+def read_counted(store: Store, run_key: str) -> list[dict[str, Any]]:
+    """Rank 0's events of steps that count, in the order they were told: without what was rolled back.
+
+    An anomaly with `back_to` takes back all that was told of later steps before it, but for the anomalies themselves.
+    """
+    attempts = list_attempts(store, run_key)
+    found: list[dict[str, Any]] = []
     for event in read_events(store, run_key, rank=0):
         later = [one.resumed_from_step for one in attempts if one.number > event["attempt"]]
-        if event["event"] == "EndStepEvent" and event["step"] <= min(later, default=event["step"]):
-            fields = {name: event[name] for name in StepRecord.__dataclass_fields__}
-            records[event["step"]] = StepRecord(**fields)
-    return [records[step] for step in sorted(records)]
+        if event["step"] > min(later, default=event["step"]):
+            continue
+        if event.get("back_to") is not None:
+            found = [one for one in found if one["step"] <= event["back_to"] or "back_to" in one]
+        found.append(event)
+    return found
 
 
 def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:

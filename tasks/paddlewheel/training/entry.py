@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank: int, world_size: int) -> bool:
     """Join the others, load, train; True when the run is trained to its end."""
     run = read_manifest(store, run_uri)
-    recipe = read_recipe(store, run)
+    recipe = with_micro_batch(read_recipe(store, run), store, run, monitor.attempt)
     import_paddle()
     heed_signals(monitor.folder)  # Paddle sets handlers of its own when it is imported
     import paddle
@@ -85,7 +86,10 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank:
     strategy = build_strategy(recipe.training, rank, world_size)
     strategy.setup()
     monitor.beat("load")
-    loader = open_loader(store, run, seed=recipe.training.seed, global_batch=recipe.training.global_batch)
+    training = recipe.training
+    loader = open_loader(
+        store, run, seed=training.seed, global_batch=training.global_batch, aside=training.validation.fraction
+    )
     commit = find_start(store, run, monitor.attempt)
     monitor.beat("load", total_steps=recipe.training.epochs * loader.steps_per_epoch, step=commit.step if commit else 0)
     monitor.handlers = load_handlers(recipe)
@@ -117,12 +121,24 @@ def read_recipe(store: Store, run: Manifest) -> Recipe:
     return load_recipe(tree)
 
 
+def read_record(store: Store, run: Manifest, attempt: int) -> dict[str, Any]:
+    """What the agent wrote of this attempt when it began."""
+    record: dict[str, Any] = json.loads(store.read(f"{run.key}/attempts/{attempt}.json"))
+    return record
+
+
+def with_micro_batch(recipe: Recipe, store: Store, run: Manifest, attempt: int) -> Recipe:
+    """The recipe with the micro-batch of this attempt, which is smaller after one that ran out of memory."""
+    rows = read_record(store, run, attempt).get("micro_batch")
+    return recipe if rows is None else replace(recipe, training=replace(recipe.training, micro_batch=int(rows)))
+
+
 def find_start(store: Store, run: Manifest, attempt: int) -> Commit | None:
     """The commit that attempts/N.json says this attempt goes on from; None for the start.
 
     Raises CheckpointError where that commit cannot be read any more.
     """
-    step = int(json.loads(store.read(f"{run.key}/attempts/{attempt}.json"))["resumed_from_step"])
+    step = int(read_record(store, run, attempt)["resumed_from_step"])
     if step == 0:
         return None
     commit = newest_commit(store, run.key.removeprefix("runs/"), before_attempt=attempt + 1)

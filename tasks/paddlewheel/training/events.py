@@ -41,8 +41,9 @@ class BeginStepEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EndStepEvent(Event):
-    """A step is over. `loss` is the mean over the global batch of `rows` rows before the update.
+    """A step is over whose update counts; of others an AnomalyEvent tells.
 
+    loss: the mean over the global batch of `rows` rows before the update.
     parts: seconds of this rank's data, forward, backward, exchange, optimizer, and checkpoint: what the step waited for
     a host copy, or for an older commit, before it began. norm: of the global gradient, before it was clipped.
     sent_bytes: what this rank gave into the exchange of gradients.
@@ -69,10 +70,11 @@ class CheckpointEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AnomalyEvent(Event):
-    """A step's update was left out, or the state went back to the commit of step `back_to`.
+    """A step's update was left out, or the state went back to the commit of step `back_to` (0: the start).
 
-    kind: what was out of line (loss, norm, overflow of a scaled loss); value: its figure, as text, since JSON has no
-    nan. `batch`: the step of the epoch, from 0; `first_ids`: sample ids of this rank's first rows in it.
+    kind: what was out of line (loss, norm), or overflow of an fp16 loss, or passed: a batch that was bad before the
+    state went back, visited and not trained on. value: the figure (of an overflow the scale), as text, since JSON has
+    no nan. `batch`: the step of the epoch, from 0; `first_ids`: sample ids of this rank's first rows in it.
     """
 
     kind: str

@@ -6,7 +6,9 @@ wants to look on gives handlers of events.
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass, replace
 
 from paddlewheel.data.loader import Loader
 from paddlewheel.manifest import Manifest
@@ -14,10 +16,40 @@ from paddlewheel.recipe import Recipe, Training
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import Commit
 from paddlewheel.training.committer import Committer
-from paddlewheel.training.events import BeginEpochEvent, BeginStepEvent, CheckpointEvent, EndEpochEvent, ResumeEvent
+from paddlewheel.training.events import (
+    AnomalyEvent,
+    BeginEpochEvent,
+    BeginStepEvent,
+    CheckpointEvent,
+    EndEpochEvent,
+    EndStepEvent,
+    EvaluationEvent,
+    ResumeEvent,
+)
+from paddlewheel.training.fit import Fit, prepare, snapshot, writers
 from paddlewheel.training.monitor import Monitor
-from paddlewheel.training.step import Clock, Fit, prepare, run_step, snapshot, writers
+from paddlewheel.training.rollback import go_back
+from paddlewheel.training.step import Clock, run_step
 from paddlewheel.training.strategies import Strategy
+from paddlewheel.training.validation import measure
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """What the loop of one rank works with, and where it is. stalled: seconds that a commit made the next step wait;
+    moves: what was done that is no step, for the agent's deadlines; anomaly: the last step that was left out."""
+
+    fit: Fit
+    run: Manifest
+    store: Store
+    monitor: Monitor
+    committer: Committer
+    due: Due
+    who: dict[str, int]
+    stopped: bool = False
+    stalled: float = 0.0
+    moves: int = 0
+    anomaly: AnomalyEvent | None = None
 
 
 def train(
@@ -35,16 +67,22 @@ def train(
 
     Either way the last step is committed, and rank 0's COMMIT is there, when this returns.
     Raises PeerError where another rank is gone, FencedError where a newer attempt has begun, ArithmeticError where the
-    loss is no longer a number, and whatever the user's model and handlers raise.
+    guard sees no way on, and whatever the user's model and handlers raise.
     """
     fit = prepare(recipe, run, commit, store=store, loader=loader, strategy=strategy)
-    committer = open_committer(fit, run, store=store, monitor=monitor, attempt=attempt)
-    due = Due(recipe.training)
-    who = {"attempt": attempt, "rank": strategy.world.rank}
+    loop = Loop(
+        fit=fit,
+        run=run,
+        store=store,
+        monitor=monitor,
+        committer=open_committer(fit, run, store=store, monitor=monitor, attempt=attempt),
+        due=Due(recipe.training),
+        who={"attempt": attempt, "rank": strategy.world.rank},
+    )
     if commit is not None:
         monitor.tell(
             ResumeEvent(
-                **who,
+                **loop.who,
                 epoch=commit.epoch,
                 step=commit.step,
                 commit=commit.key,
@@ -53,52 +91,122 @@ def train(
                 world_size=strategy.world.size,
             )
         )
-    stopped, stalled = False, 0.0
-    while fit.step < fit.total_steps and not stopped:
-        epoch = 1 + fit.step // loader.steps_per_epoch
-        end = min(epoch * loader.steps_per_epoch, fit.total_steps)
-        monitor.beat("train", epoch=epoch, step=fit.step)
-        monitor.tell(BeginEpochEvent(**who, epoch=epoch, step=fit.step))
-        started, loss, rows = time.monotonic(), 0.0, 0
-        while fit.step < end and not stopped:
-            monitor.tell(BeginStepEvent(**who, epoch=epoch, step=fit.step))
-            event, exchanged = run_step(
-                fit,
-                epoch,
-                fit.step % loader.steps_per_epoch,
-                who,
-                stop=monitor.stop_requested(),
-                commit=strategy.world.rank == 0 and due.by_time(),
-                clock=Clock(checkpoint=stalled),
-            )
-            loss, rows = loss + event.loss * event.rows, rows + event.rows
-            monitor.tell(event)
-            monitor.beat(
-                "train",
-                epoch=epoch,
-                step=fit.step,
-                loss=event.loss,
-                learning_rate=event.learning_rate,
-                rows_per_second=event.rows / event.seconds,
-            )
-            monitor.check_agent()
-            committer.poll()
-            if fit.step == end:
-                seconds = time.monotonic() - started
-                monitor.tell(EndEpochEvent(**who, epoch=epoch, step=fit.step, loss=loss / rows, seconds=seconds))
-            stopped = exchanged.stop
-            last = stopped or fit.step == fit.total_steps
-            before = time.monotonic()
-            if due.after(fit.step, asked=exchanged.commit or last) and fit.sync.settled(fit.step):
-                committer.start(fit.step, snapshot(fit, epoch))
-                due.done()
-                if not last:
-                    monitor.publish_events(store, run.key, fit.step)
-            stalled = time.monotonic() - before
+    while not (loop.fit.done or loop.stopped):
+        train_epoch(loop)
     monitor.beat("save")
-    committer.finish()
-    monitor.publish_events(store, run.key, fit.step)
-    return fit.step == fit.total_steps
+    loop.committer.finish()
+    monitor.publish_events(store, run.key, loop.fit.step)
+    return loop.fit.done
+
+
+def train_epoch(loop: Loop) -> None:
+    """Steps to the end of the epoch at hand; fewer where the training ends in it, or the state goes back."""
+    fit, monitor, who = loop.fit, loop.monitor, loop.who
+    per_epoch = fit.loader.steps_per_epoch
+    epoch = 1 + fit.step // per_epoch
+    end = min(epoch * per_epoch, fit.total_steps)
+    monitor.beat("train", epoch=epoch, step=fit.step)
+    monitor.tell(BeginEpochEvent(**who, epoch=epoch, step=fit.step))
+    started, loss, rows = time.monotonic(), 0.0, 0
+    while fit.step < end and not (fit.done or loop.stopped):
+        monitor.tell(BeginStepEvent(**who, epoch=epoch, step=fit.step))
+        event, exchanged = run_step(
+            fit,
+            epoch,
+            fit.step % per_epoch,
+            who,
+            stop=monitor.stop_requested(),
+            commit=fit.strategy.world.rank == 0 and loop.due.by_time(),
+            clock=Clock(checkpoint=loop.stalled),
+        )
+        monitor.tell(event)
+        tell_where(monitor, event)
+        if isinstance(event, EndStepEvent):
+            loss, rows = loss + event.loss * event.rows, rows + event.rows
+        else:
+            loop.anomaly = event
+        monitor.check_agent()
+        loop.committer.poll()
+        if fit.guard.must_go_back and loop.anomaly is not None:
+            roll_back(loop, loop.anomaly)
+            return
+        if fit.step == end:
+            seconds = time.monotonic() - started
+            monitor.tell(EndEpochEvent(**who, epoch=epoch, step=fit.step, loss=loss / (rows or 1), seconds=seconds))
+        best = fit.scores.due(fit.step, per_epoch, settled=fit.sync.settled(fit.step)) and validate(loop, epoch)
+        loop.stopped = exchanged.stop
+        if fit.done:
+            fit.guard.check_end(loop.anomaly)
+        commit_if_due(loop, epoch, asked=exchanged.commit, best=best)
+
+
+def commit_if_due(loop: Loop, epoch: int, *, asked: bool, best: bool) -> None:
+    """Begin a commit where one is due, and can be made: always at the end, and of the best measurement so far."""
+    fit, before = loop.fit, time.monotonic()
+    last = loop.stopped or fit.done
+    # Not between steps that are left out: the state may be what is wrong with them.
+    due = loop.due.after(fit.step, asked=asked) and not fit.guard.row
+    if fit.sync.settled(fit.step) and (due or last or best):
+        loop.committer.start(fit.step, snapshot(fit, epoch))
+        loop.due.done()
+        if not last:
+            loop.monitor.publish_events(loop.store, loop.run.key, fit.step)
+    loop.stalled = time.monotonic() - before
+
+
+def roll_back(loop: Loop, anomaly: AnomalyEvent) -> None:
+    """Take the last commit's state; a stop that was asked for meanwhile is heeded by the next step."""
+    loop.fit = go_back(loop.fit, loop.run, loop.committer, anomaly, store=loop.store)
+    loop.due.done()
+    loop.moves, loop.stalled = loop.moves + 1, 0.0
+    loop.monitor.beat("train", step=loop.fit.step, moves=loop.moves)
+    loop.monitor.tell(replace(anomaly, step=loop.fit.step, back_to=loop.fit.step))
+
+
+def validate(loop: Loop, epoch: int) -> bool:
+    """Measure on the rows kept aside, and tell; whether that is the best so far. All ranks must call."""
+    fit, begun, training = loop.fit, time.monotonic(), loop.fit.recipe.training
+
+    def beat() -> None:
+        loop.moves += 1
+        loop.monitor.beat("validate", step=fit.step, moves=loop.moves)
+        loop.monitor.check_agent()
+
+    metrics = measure(
+        fit.model,
+        fit.average,
+        fit.loader,
+        fit.strategy,
+        metric=training.validation.metric,
+        micro_batch=training.micro_batch,
+        beat=beat,
+    )
+    best = fit.scores.take(metrics[training.validation.metric], fit.step)
+    loop.monitor.tell(
+        EvaluationEvent(
+            **loop.who,
+            epoch=epoch,
+            step=fit.step,
+            metrics={name: value for name, value in metrics.items() if not math.isnan(value)},  # JSON has none
+            rows=fit.loader.num_aside,
+            best=best,
+            seconds=time.monotonic() - begun,
+        )
+    )
+    loop.monitor.beat("train", step=fit.step)
+    return best
+
+
+def tell_where(monitor: Monitor, event: EndStepEvent | AnomalyEvent) -> None:
+    """The heartbeat after a step."""
+    figures: dict[str, float] = {}
+    if isinstance(event, EndStepEvent):
+        figures = {
+            "loss": event.loss,
+            "learning_rate": event.learning_rate,
+            "rows_per_second": event.rows / event.seconds,
+        }
+    monitor.beat("train", epoch=event.epoch, step=event.step, **figures)
 
 
 class Due:

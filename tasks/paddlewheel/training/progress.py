@@ -59,6 +59,16 @@ def line_of_result(result: Manifest) -> str:
     """What a finished training came to. Numbers that a killed agent took with it are left out."""
     facts = result.facts
     parts = [f"trained: {facts['steps']} steps, each sample once in each of {facts['epochs']} epochs"]
+    measured = facts.get("validation", {})
+    if measured.get("best_value") is not None:
+        best = f"{measured['metric']} {measured['best_value']:.4f}"
+        if measured["result_step"] == measured["best_step"]:
+            parts.append(f"the result is step {measured['result_step']}, with the best {best}")
+        else:
+            parts.append(f"the best {best} was at step {measured['best_step']}")
+    left_out = facts.get("left_out")
+    if left_out:
+        parts.append(f"{left_out['skipped']} steps left out, {len(left_out['passed'])} batches passed over")
     if facts["final_loss"] is not None:
         parts.append(f"final loss {facts['final_loss']:.4f}")
     if facts["rows_per_second"] is not None:

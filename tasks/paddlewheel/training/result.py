@@ -1,16 +1,28 @@
-"""The result of a run: published once, from the final commit, and only with the proof that each sample came once."""
+"""The result of a run: published once, from its last or its best commit, and only with the proof that each sample came
+once in every epoch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from paddlewheel.errors import CheckpointError, StorageError
-from paddlewheel.manifest import MANIFEST_NAME, Manifest, find_done, input_of, publish_manifest
+from paddlewheel.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    find_done,
+    input_of,
+    publish_manifest,
+    read_manifest,
+    verify,
+)
 from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt
-from paddlewheel.training.checkpoint import Commit, newest_commit
+from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, list_commits, newest_commit, parse_commit
 from paddlewheel.training.curve import read_attempts, read_curve
+
+log = logging.getLogger(__name__)
 
 
 def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt]) -> str:
@@ -18,32 +30,36 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt]) -> 
 
     Raises CheckpointError where the run is not whole, whatever its ranks said.
     """
-    key, total_steps = run.key.removeprefix("runs/"), int(run.facts["total_steps"])
+    key = run.key.removeprefix("runs/")
     result_key = f"{run.key}/result.json"
     if find_done(store, result_key) is not None:
         return store.uri(result_key)
-    commit = newest_commit(store, key)
-    if commit is None or commit.step != total_steps:
-        found = "none" if commit is None else f"step {commit.step}"
-        raise CheckpointError(f"the ranks of {run.key} ended well without a commit at step {total_steps} ({found})")
-    order = check_order(run, commit)
+    last = newest_commit(store, key)
+    if last is None or not is_end(run, last):
+        found = "none" if last is None else f"step {last.step}"
+        raise CheckpointError(
+            f"the ranks of {run.key} ended well without a commit at step {run.facts['total_steps']} ({found})"
+        )
+    order = check_order(run, last)
     wrong = [epoch for epoch, sums in order.items() if not sums["ok"]]
     if wrong:
         raise CheckpointError(f"{run.key} did not train on each sample once: epoch {wrong[0]} has {order[wrong[0]]}")
+    commit = find_best(store, run, last)
     curve = read_curve(store, key)
     seconds = sum(record.seconds for record in curve)
     facts: dict[str, Any] = {
         "partition": run.facts["partition"],
-        "steps": total_steps,
-        "epochs": int(run.facts["epochs"]),
+        "steps": last.step,
+        "epochs": len(order),
         "order": order,
         "order_ok": True,
         "attempts": [_attempt_facts(record) for record in read_attempts(store, key)],
         "resumes": sum(1 for attempt in attempts if attempt.resumed_from_step),
-        "final_loss": next((record.loss for record in curve if record.step == total_steps), None),
+        "final_loss": next((record.loss for record in curve if record.step == last.step), None),
         "rows_per_second": round(sum(record.rows for record in curve) / seconds, 1) if seconds else None,
         "seconds": round(seconds, 3),
-        "commit": f"{commit.key}/COMMIT.json",
+        "commit": f"{commit.key}/{COMMIT_NAME}",
+        **_progress_facts(last, commit),
     }
     result = Manifest(
         kind="result",
@@ -63,14 +79,68 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt]) -> 
         return store.uri(result_key)  # somebody was faster; the weights are those of the same order, once each
 
 
+def is_end(run: Manifest, commit: Commit) -> bool:
+    """Whether a training ends regularly with this commit: after all steps, or stopped early by its measurements."""
+    stopped = commit.progress.get("validation", {}).get("stopped", False)
+    return commit.step == int(run.facts["total_steps"]) or bool(stopped)
+
+
 def check_order(run: Manifest, commit: Commit) -> dict[str, dict[str, Any]]:
-    """By epoch: the sum of sample hashes that the order demands, the sum of what was trained on, whether equal."""
-    expected = str(run.facts["order_expected"])
+    """By epoch that is trained to its end: the sum of sample hashes that the order demands, the sum of what was
+    visited, whether equal."""
+    expected, epochs = str(run.facts["order_expected"]), int(run.facts["epochs"])
     found = {}
-    for epoch in range(1, int(run.facts["epochs"]) + 1):
+    for epoch in range(1, commit.step * epochs // int(run.facts["total_steps"]) + 1):
         seen = str(commit.order.get(epoch, 0))
         found[str(epoch)] = {"expected": expected, "seen": seen, "ok": seen == expected}
     return found
+
+
+def find_best(store: Store, run: Manifest, last: Commit) -> Commit:
+    """The commit whose weights are the result: the last, or the best measured one where the recipe has a patience.
+
+    A best one that is gone or damaged is told in a warning, and the last one is taken.
+    """
+    step = last.progress.get("validation", {}).get("best_step", 0)
+    if not run.facts.get("best_is_result") or step in (0, last.step):
+        return last
+    for commit in list_commits(store, run.key.removeprefix("runs/")):
+        if commit.step == step:
+            try:
+                verify(store, commit.manifest)
+            except StorageError as error:
+                log.warning("the best commit of %s, at step %d, is damaged: %s", run.key, step, error)
+                break
+            return commit
+    log.warning("%s has no whole commit of its best step %d; the result is that of step %d", run.key, step, last.step)
+    return last
+
+
+def result_commit(store: Store, run: Manifest) -> Commit:
+    """The commit whose weights are a finished run's result, its digests verified.
+
+    Raises StorageError where the run has no result, or its commit is not there whole.
+    """
+    result_key = f"{run.key}/result.json"
+    if store.stat(result_key) is None:
+        raise StorageError(f"{store.uri(result_key)} is missing: the run is not trained to its end; run train again")
+    key = str(read_manifest(store, result_key).facts["commit"])
+    if store.stat(key) is None:
+        raise StorageError(f"{store.uri(run.key)} has a result but not the commit of its weights, {store.uri(key)}")
+    manifest = Manifest.from_json(store.read(key), store.uri(key))
+    verify(store, manifest)
+    return parse_commit(manifest, store.uri(key))
+
+
+def _progress_facts(last: Commit, commit: Commit) -> dict[str, Any]:
+    """What the guard left out and what was measured, where there was any of it."""
+    facts: dict[str, Any] = {}
+    guard, validation = last.progress.get("guard", {}), last.progress.get("validation")
+    if guard.get("skipped") or guard.get("rollbacks"):
+        facts["left_out"] = {name: guard[name] for name in ("skipped", "rollbacks", "passed")}
+    if validation:
+        facts["validation"] = {**validation, "result_step": commit.step}
+    return facts
 
 
 def _attempt_facts(record: Any) -> dict[str, Any]:

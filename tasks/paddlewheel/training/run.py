@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from paddlewheel.data.loader import iter_training_rows
-from paddlewheel.data.order import MASK, sample_hash, steps_per_epoch
+from paddlewheel.data.order import MASK, kept_aside, sample_hash, steps_per_epoch
 from paddlewheel.errors import DataError, StorageError
 from paddlewheel.lineage import nearest
 from paddlewheel.manifest import (
@@ -35,7 +35,7 @@ from paddlewheel.recipe import Recipe, Resources, dump, dump_json
 from paddlewheel.storage import Store
 
 WINDOW = ("partition", "train", "holdout")
-CODE = ("paddlewheel.training", "paddlewheel.data.order", "paddlewheel.data.loader")
+CODE = ("paddlewheel.training", "paddlewheel.data.order", "paddlewheel.data.loader", "paddlewheel.evaluation.metrics")
 # What of `resources` the agent must be told, since the run's own recipe may name others.
 PASSED_RESOURCES = (
     "device",
@@ -187,14 +187,20 @@ def _run_facts(
     store: Store, recipe: Recipe, packed: Sequence[Manifest], features: Manifest, shards: Manifest
 ) -> dict[str, Any]:
     """What the ranks, the result and the card need of a run, `order_expected` among it: the proof's other side."""
-    training, num_rows, hashes = recipe.training, 0, 0
+    training, fraction = recipe.training, recipe.training.validation.fraction
+    num_rows = num_aside = hashes = 0
     for rows in iter_training_rows(store, packed):
-        num_rows += len(rows)
-        hashes = (hashes + sample_hash(rows.sample_ids_B)) & MASK
+        aside_B = kept_aside(training.seed, rows.sample_ids_B, fraction)
+        num_aside += int(aside_B.sum())
+        num_rows += int((~aside_B).sum())
+        hashes = (hashes + sample_hash(rows.sample_ids_B[~aside_B])) & MASK
+    check_rows(fraction, num_rows=num_rows, num_aside=num_aside)
     per_epoch = steps_per_epoch(num_rows, training.global_batch)
     return {
         **{name: shards.facts[name] for name in WINDOW},
         "num_train_rows": num_rows,
+        "num_validation_rows": num_aside,
+        "best_is_result": training.validation.patience is not None,
         "order_expected": str(hashes),
         "global_batch": training.global_batch,
         "epochs": training.epochs,
@@ -203,6 +209,15 @@ def _run_facts(
         "id_sizes": list(features.facts["id_sizes"]),
         "num_dense": len(features.facts["dense_names"]),
     }
+
+
+def check_rows(fraction: float, *, num_rows: int, num_aside: int) -> None:
+    """Raises DataError where nothing is left to train on, or nothing is there to measure."""
+    if not num_rows or (fraction and not num_aside):
+        raise DataError(
+            f"training.validation.fraction {fraction:g} keeps {num_aside} of {num_rows + num_aside} rows aside, and "
+            f"{num_rows} are left to train on; both need some: change the fraction, or widen data.window"
+        )
 
 
 def _publish_recipe(store: Store, key: str, recipe: Recipe) -> Shard:

@@ -5,8 +5,9 @@ Names are those of the model's structure, not Paddle's own counters, so that the
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,20 @@ class Average:
                 average = self.averages[name]
                 average.scale_(1 - share)
                 average.add_(parameter * share)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The parameters hold the averages within, and what they held before afterwards, bit for bit."""
+        with paddle.no_grad():
+            kept = [parameter.clone() for _, parameter in self.sources]
+            for name, parameter in self.sources:
+                parameter.set_value(self.averages[name])
+        try:
+            yield
+        finally:
+            with paddle.no_grad():
+                for (_, parameter), before in zip(self.sources, kept, strict=True):
+                    parameter.set_value(before)
 
     def tensors(self) -> dict[str, Any]:
         """The averages, named for a commit."""

@@ -25,13 +25,19 @@ STEPS_FOR_MEDIAN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """Why the ranks of an attempt do not go on. `kind` as in EXIT_KINDS."""
+    """Why the ranks of an attempt do not go on. `kind` as in EXIT_KINDS.
+
+    next_micro_batch: with how many rows at once the next attempt starts, where this one had not the memory for more.
+    retry: whether a kind that a retry may mend can be mended in this case.
+    """
 
     kind: str
     message: str
     rank: int | None = None
     signal: int | None = None
     trace: str = ""
+    next_micro_batch: int | None = None
+    retry: bool = True
 
 
 @dataclass(kw_only=True)
@@ -42,6 +48,7 @@ class Watch:
     resources: Resources
     begun: float = field(default_factory=time.monotonic)
     step: int = 0  # global steps done; at first those of the commit that the attempt goes on from
+    moves: int = 0  # what all ranks did that is no step: chunks measured, states taken back
     training: bool = False
     moved_at: float = field(default_factory=time.monotonic)
     phase: str = "start"
@@ -90,6 +97,10 @@ class Watch:
             self.step, self.moved_at = step, now
         if phase != self.phase:
             self.phase, self.moved_at = phase, now
+        moves = min((int(beat.get("moves") or 0) for beat in known), default=0)
+        if moves > self.moves:
+            # A state that was taken back has fewer steps done than it had.
+            self.moves, self.moved_at, self.step = moves, now, min(self.step, step)
         waited = now - self.moved_at
         if len(known) < len(beats) or phases[0] in ("start", "rendezvous") or "rendezvous" in phases:
             if now - self.begun > resources.rendezvous_seconds:

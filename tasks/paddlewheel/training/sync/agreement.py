@@ -16,13 +16,15 @@ from paddlewheel.training.sync.flat import bytes_of
 @dataclass(frozen=True, kw_only=True)
 class Exchanged:
     """loss: over the global batch. norm: of the whole model's gradient, before clipping. stop, commit: whether any
-    rank asked for it. sent_bytes: what this rank gave into collectives."""
+    rank asked for it. sent_bytes: what this rank gave into collectives. alike: whether loss and norm are the same on
+    all ranks, so that all judge the step alike."""
 
     loss: float
     norm: float
     stop: bool
     commit: bool
     sent_bytes: int = 0
+    alike: bool = True
 
 
 def agree(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class LocalSGD:
             if factor != 1.0 and math.isfinite(factor):
                 for parameter in self.parameters:
                     parameter.grad.scale_(factor)
-        return exchanged
+        return replace(exchanged, alike=self.strategy.data_group.size == 1)
 
     def after_update(self, step: int) -> int:
         """At a round's end, the mean of the parameters, or the outer step towards it; bytes sent."""
@@ -88,6 +89,8 @@ class LocalSGD:
             flat = paddle.concat([self._parameters(), *(one.reshape([-1]) for one in self.buffers)]) * self.rows
             flat = paddle.concat([flat, paddle.full([1], self.rows)])
             self.strategy.data_group.sum_(flat)
+            if float(flat[-1]) == 0.0:
+                return 0  # all batches of the round were passed over: nobody's parameters changed
             means = flat[:-1] / flat[-1]
             count = sum(self.sizes)
             mean = means[:count]

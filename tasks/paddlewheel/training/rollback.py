@@ -1,0 +1,83 @@
+"""Going back in-process: the state of the last commit that counts, the same one on all ranks, or the start."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paddlewheel.errors import CheckpointError, StorageError
+from paddlewheel.manifest import Manifest, verify
+from paddlewheel.storage import Store
+from paddlewheel.training.checkpoint import Commit, list_commits
+from paddlewheel.training.committer import Committer
+from paddlewheel.training.events import AnomalyEvent
+from paddlewheel.training.fit import Fit, prepare, restore
+from paddlewheel.training.groups import Group
+
+
+def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, *, store: Store) -> Fit:
+    """The training as the last commit has it, or as it began, with the row of bad batches to be passed over.
+
+    event: of the last step that was left out. All ranks must call. Raises ArithmeticError where no more may go back.
+    """
+    fit.guard.go_back(event)
+    committer.finish()
+    commit = agree_on_commit(store, run.key.removeprefix("runs/"), fit.strategy.world)
+    if commit is not None:
+        restore(fit, commit, store)
+        fit.guard.load_norms(commit.progress.get("guard", {}))
+        return fit
+    fresh = prepare(fit.recipe, run, None, store=store, loader=fit.loader, strategy=fit.strategy)
+    fresh.guard, fresh.shares = fit.guard, fit.shares
+    fresh.guard.load_norms({})
+    return fresh
+
+
+def agree_on_commit(store: Store, run_key: str, world: Group) -> Commit | None:
+    """The newest commit that counts for rank 0 and is whole for every rank; None where there is none.
+
+    Raises CheckpointError where a rank does not see the commit that rank 0 chose.
+    """
+    known = list(list_commits(store, run_key))
+    place = 0
+    while True:
+        mine = known[place] if place < len(known) else None
+        step, attempt = _told_by_first(world, (mine.step, mine.attempt) if mine is not None else (-1, -1))
+        if step < 0:
+            return None
+        chosen = next((one for one in known if (one.step, one.attempt) == (step, attempt)), None)
+        if chosen is None:
+            raise CheckpointError(
+                f"rank {world.rank} does not see the commit of step {step} of attempt {attempt} of run {run_key}, to "
+                "which rank 0 goes back; all ranks must read the same store"
+            )
+        if _all_read(store, chosen, world):
+            return chosen
+        place += 1
+
+
+def _told_by_first(world: Group, told: tuple[int, int]) -> tuple[int, int]:
+    """Rank 0's word."""
+    if world.size == 1:
+        return told
+    import paddle
+
+    tensor = paddle.to_tensor(np.array(told, np.int64))
+    world.broadcast_(tensor)
+    step, attempt = (int(one) for one in tensor.numpy())
+    return step, attempt
+
+
+def _all_read(store: Store, commit: Commit, world: Group) -> bool:
+    """Whether the commit's digests are right for every rank."""
+    try:
+        verify(store, commit.manifest)
+        faults = 0
+    except StorageError:
+        faults = 1
+    if world.size > 1:
+        import paddle
+
+        tensor = paddle.to_tensor(np.array([faults], np.int64))
+        world.sum_(tensor)
+        faults = int(tensor.numpy()[0])
+    return faults == 0
