@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 
-from paddlewheel.recipe import Recipe
+from paddlewheel.recipe import Recipe, Training
 from paddlewheel.recipe_check_loop import check_loop
 from paddlewheel.recipe_tree import Fault
+
+LATER = (
+    "parallel.tensor", "parallel.pipeline", "parallel.plan", "parallel.schedule", "parallel.stages",
+    "parallel.zero_stage", "exchange.bucket_mb", "keep_best", "keep_every_hours", "writers",
+)  # fmt: skip
 
 
 def check_training(recipe: Recipe) -> Iterator[Fault]:
     """Each fault with what to use instead."""
+    yield from _check_known(recipe.training)
     yield from _check_device(recipe)
     yield from _check_ranks(recipe)
     yield from check_loop(recipe)
+
+
+def _check_known(training: Training) -> Iterator[Fault]:
+    """What a recipe can say already and this version does not do: never passed over in silence."""
+    default = Training(epochs=1, global_batch=1)
+    for path in LATER:
+        value, usual = (functools.reduce(getattr, path.split("."), one) for one in (training, default))
+        if value != usual:
+            told = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
+            yield Fault(path=f"training.{path}", value=told, allowed="is not in this version; leave it out")
 
 
 def _check_device(recipe: Recipe) -> Iterator[Fault]:
