@@ -12,7 +12,7 @@ from paddlewheel.recipe_tree import Fault
 
 LATER = (
     "parallel.tensor", "parallel.pipeline", "parallel.plan", "parallel.schedule", "parallel.stages",
-    "parallel.zero_stage", "exchange.bucket_mb", "keep_best", "keep_every_hours", "writers",
+    "parallel.zero_stage", "exchange.bucket_mb", "keep_every_hours", "writers",
 )  # fmt: skip
 
 

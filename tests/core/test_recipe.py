@@ -89,7 +89,7 @@ def test_a_number_that_is_none_is_refused(path: str, value: str) -> None:
         ("training.precision=bf16", "a CPU computes in float32 only; use float32, or resources.device: gpu"),
         ("training.strategy=zero", "not in this version; use single or data_parallel"),
         ("training.parallel.tensor=2", "training.parallel.tensor: 2: is not in this version; leave it out"),
-        ("training.keep_best=false", "training.keep_best: False: is not in this version; leave it out"),
+        ("training.keep_every_hours=2", "training.keep_every_hours: 2.0: is not in this version; leave it out"),
         ("training.writers=[mlflow]", "is not in this version; leave it out"),
         ("training.strategy=single", "single is for one rank, resources ask for 2; use data_parallel"),
         ("training.strategy=no.such.module:thing", "there is no module"),

@@ -34,8 +34,9 @@ def begin(store: LocalStore, attempt: int, resumed_from_step: int) -> None:
     store.publish(f"runs/{KEY}/attempts/{attempt}.json", json.dumps(record).encode())
 
 
-def commit(store: LocalStore, step: int, attempt: int) -> None:
+def commit(store: LocalStore, step: int, attempt: int, progress: dict[str, Any] | None = None) -> None:
     snapshot = Snapshot(
+        progress=progress or {},
         step=step,
         epoch=1,
         step_in_epoch=step,
@@ -141,6 +142,17 @@ def test_old_commits_and_remains_of_dead_attempts_go_when_newer_ones_are_kept(tm
         "step-50-attempt-3",
     ]
     assert counting(store) == [(30, 2), (20, 1)]
+
+
+def test_best_measured_commit_stays_when_it_is_older_than_those_that_are_kept(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    for step in (10, 20, 30, 40):
+        commit(store, step, 1, progress={"validation": {"best_step": min(step, 20), "best_value": 0.5}})
+    remove_old_commits(store, KEY, keep=1, attempt=1, keep_best=True)
+    assert counting(store) == [(40, 1), (20, 1)]
+    remove_old_commits(store, KEY, keep=1, attempt=1)
+    assert counting(store) == [(40, 1)]
 
 
 def test_record_of_an_attempt_that_cannot_be_read_is_an_error_rather_than_no_fence(tmp_path: Path) -> None:

@@ -159,13 +159,18 @@ def open_own(store: Store, commit: Commit) -> dict[int, Arrays]:
     }
 
 
-def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int) -> list[str]:
+def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int, keep_best: bool = False) -> list[str]:
     """Remove all but the newest `keep` commits that count, and what earlier attempts left unfinished; removed folders.
+
+    keep_best: whether the commit of the best measurement, which the newest one tells, stays too.
 
     COMMIT.json goes first: a commit that is half removed is none.
     """
     commits = list(list_commits(store, run_key))
     kept = {commit.key for commit in commits[:keep]}
+    if keep_best and commits:
+        best_step = commits[0].progress.get("validation", {}).get("best_step")
+        kept |= {commit.key for commit in commits if commit.step == best_step}
     removed = []
     for name in store.children(f"runs/{run_key}/checkpoints"):
         folder, match = f"runs/{run_key}/checkpoints/{name}", COMMIT_FOLDER.fullmatch(name)

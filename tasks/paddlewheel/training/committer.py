@@ -37,6 +37,7 @@ class Committer:
     attempt: int
     rank: int
     keep: int
+    keep_best: bool
     publish: dict[str, Any]
     tell: Callable[[Commit, float], None]
     wait: Callable[[], None]
@@ -91,6 +92,6 @@ class Committer:
             self._error = error
             return
         try:
-            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt)
+            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt, keep_best=self.keep_best)
         except StorageError as error:  # costs space, not the training
             log.warning("old commits of run %s stay: %s", self.run_key, error)

@@ -257,6 +257,7 @@ def open_committer(fit: Fit, run: Manifest, *, store: Store, monitor: Monitor, a
         attempt=attempt,
         rank=rank,
         keep=fit.recipe.training.keep_checkpoints,
+        keep_best=fit.recipe.training.keep_best,
         publish={
             "world_size": fit.strategy.world.size,
             "writers": writers(fit),
