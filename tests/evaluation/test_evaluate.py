@@ -128,8 +128,10 @@ def publish_trained(store: LocalStore, recipe: Recipe, night: dict[str, Any], *,
         model=copy_arrays(model_tensors(model)),
         optimizer={},
     )
-    publish_commit(store, run.key.removeprefix("runs/"), snapshot, attempt=1, world_size=1, name=recipe.name)
-    result = Manifest(kind="result", name=recipe.name, key=run.key, facts={"steps": snapshot.step})
+    run_key = run.key.removeprefix("runs/")
+    commit = publish_commit(store, run_key, snapshot, attempt=1, world_size=1, name=recipe.name)
+    facts = {"steps": snapshot.step, "commit": f"{commit.key}/COMMIT.json"}
+    result = Manifest(kind="result", name=recipe.name, key=run.key, facts=facts)
     publish_manifest(store, result, manifest_key=f"{run.key}/result.json")
     return run_uri
 
