@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
         seen_days: tuple[str, ...] = (),
         proven: bool = True,
         title: str = "Late arrivals",
+        progress: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         told = dataclasses.replace(recipe, title=title, description=title)
         generator = np.random.default_rng(1)
@@ -161,7 +163,7 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
                 name="late",
                 key="runs/r1",
                 code="c0de1234",
-                facts={"order_expected": str(0x8F3A), "epochs": 2, "num_train_rows": 1500},
+                facts={"order_expected": str(0x8F3A), "epochs": 2, "total_steps": 96, "num_train_rows": 1500},
             ),
             by_kind={
                 "shards": [shards],
@@ -197,7 +199,8 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
             AttemptRecord(attempt=2, world_size=1, resumed_from_step=20, last_step=48, ended=text),
         ]
         seen = {1: 0x8F3A, 2: 0x8F3A if proven else 0x8F3B}
-        record = TrainingRecord(curve=curve, attempts=attempts, commits=[10, 20, 30, 40, 48], seen=seen)
+        commits = [10, 20, 30, 40, 48]
+        record = TrainingRecord(curve=curve, attempts=attempts, commits=commits, seen=seen, progress=progress)
         return render_card(told, story, record, store=store)
 
     return make
@@ -253,6 +256,17 @@ def test_card_is_honest_when_the_champion_saw_holdout_days_or_the_order_is_not_p
     page = Page(make_card(seen_days=("2013-10-31",), proven=False))
     assert "version 4, was trained on 1 of these days (300 rows), which favours it" in page.texts["holdout"]
     assert "NOT PROVEN for epoch 2 of 2" in page.texts["training"]
+
+
+def test_card_tells_what_the_guard_left_out_and_how_measurements_ended_the_training(make_card: Make) -> None:
+    guard = {"skipped": 3, "rollbacks": 1, "passed": [[1, 7]]}
+    measured = {"metric": "log_loss", "step": 48, "best_step": 24, "best_value": 0.5, "stopped": True}
+    page = Page(make_card(proven=False, progress={"guard": guard, "validation": measured}))
+    told = page.texts["training"]
+    assert "3 steps; the state went back 1 times, and batch 7 of epoch 1 was passed over" in told
+    assert "best log_loss 0.5000 after step 24, ended early by it" in told
+    # 48 of 96 steps are one epoch: the second, of which some samples were seen, was not trained to its end.
+    assert "Each of 1,500 samples was trained on exactly once in the epoch" in told
 
 
 def test_card_holds_no_markup_of_the_data_when_texts_are_hostile(make_card: Make) -> None:

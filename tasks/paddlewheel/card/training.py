@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -21,12 +21,14 @@ from paddlewheel.training.events import AttemptRecord, StepRecord
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch."""
+    """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch;
+    `progress`: what the last commit says of the guard and of measurements."""
 
     curve: Sequence[StepRecord]
     attempts: Sequence[AttemptRecord]
     commits: Sequence[int]
     seen: Mapping[int, int]
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_training(store: Store, run: Manifest) -> TrainingRecord:
@@ -41,6 +43,7 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
         attempts=read_attempts(store, run.key),
         commits=sorted(steps),
         seen=commit.order,
+        progress=commit.progress,
     )
 
 
@@ -54,7 +57,7 @@ def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict
         "charts": _charts(record),
         "facts": _facts(recipe, record),
         "attempts": _attempts(record.attempts),
-        "order": _order(run, record.seen),
+        "order": _order(run, record.seen, _epochs_done(run, record)),
     }
 
 
@@ -118,6 +121,7 @@ def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
         ("Optimizer", f"{optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {training.schedule.name}"),
         ("Seed", str(training.seed)),
     ]
+    facts += _progress_facts(record.progress)
     if curve:
         facts += [
             ("Loss", f"{statistics.mean(one.loss for one in first):.4f} in the first twentieth of the steps, "
@@ -125,6 +129,20 @@ def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
             ("Time in steps", _duration(seconds)),
             ("Throughput", f"{statistics.median(speeds):,.0f} samples a second (median)" if speeds else "–"),
         ]  # fmt: skip
+    return facts
+
+
+def _progress_facts(progress: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the guard left out, and what was measured on rows kept aside."""
+    guard, measured = progress.get("guard", {}), progress.get("validation", {})
+    facts = []
+    if guard.get("skipped"):
+        passed = ", ".join(f"{step} of epoch {epoch}" for epoch, step in guard["passed"])
+        told = f"{guard['skipped']} steps; the state went back {guard['rollbacks']} times"
+        facts.append(("Updates left out", told + (f", and batch {passed} was passed over" if passed else "")))
+    if measured.get("best_value") is not None:
+        told = f"best {measured['metric']} {measured['best_value']:.4f} after step {measured['best_step']:,}"
+        facts.append(("Rows kept aside", told + (", ended early by it" if measured["stopped"] else "")))
     return facts
 
 
@@ -142,9 +160,15 @@ def _attempts(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     return {"columns": ["Attempt", "Ranks", "Went on from", "Last step", "How it ended"], "right": [1, 3], "rows": rows}
 
 
-def _order(run: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
+def _epochs_done(run: Manifest, record: TrainingRecord) -> int:
+    """Epochs that were trained to their end: all, but for a training that its measurements ended early."""
+    epochs, measured = int(run.facts["epochs"]), record.progress.get("validation", {})
+    return measured["step"] * epochs // int(run.facts["total_steps"]) if measured.get("stopped") else epochs
+
+
+def _order(run: Manifest, seen: Mapping[int, int], epochs_done: int) -> dict[str, Any]:
     """Each epoch must see each training row once, so that its sum of hashes is that of all rows."""
-    demanded, epochs = int(run.facts["order_expected"]), range(1, int(run.facts["epochs"]) + 1)
+    demanded, epochs = int(run.facts["order_expected"]), range(1, epochs_done + 1)
     wrong = [epoch for epoch in epochs if seen.get(epoch) != demanded]
     if wrong:
         told = ", ".join(map(str, wrong))

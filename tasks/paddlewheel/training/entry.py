@@ -36,7 +36,7 @@ KINDS: Sequence[tuple[type[BaseException], str]] = (
     (PeerError, "node"),
     (MemoryError, "memory"),
 )
-OUT_OF_MEMORY = ("ResourceExhausted", "Out of memory", "out of memory")
+OUT_OF_MEMORY = ("ResourceExhausted", "Out of memory", "out of memory", "Cannot allocate memory")
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 log = logging.getLogger(__name__)
 
