@@ -14,7 +14,7 @@ from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Optimizer
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.optimizer import CLASSES, build_optimizer
-from paddlewheel.training.state import Average, trainable
+from paddlewheel.training.state import Average, copy_arrays, trainable
 
 SPEC = InputSpec(id_sizes=(3, 5), num_dense=2)
 IDS_BF = np.array([[0, 4], [2, 0], [1, 1]], np.int32)
@@ -106,3 +106,17 @@ def test_average_is_the_exponential_mean_when_its_decay_is_reached() -> None:
     average.update(1000)
     average.update(1001)
     assert float(average.tensors()["average.weight"]) == pytest.approx(2.5)
+
+
+def test_copies_stay_as_they_were_when_the_tensors_go_on() -> None:
+    tensors = {"matrix": paddle.to_tensor([[1.0, 2.0], [3.0, 4.0]]), "turned": paddle.to_tensor([[1.0, 2.0]]).T}
+    tensors["number"] = paddle.to_tensor(5.0)
+    copies = copy_arrays(tensors)
+    for tensor in tensors.values():
+        tensor.fill_(9.0)
+    assert {name: copy.tolist() for name, copy in copies.items()} == {
+        "matrix": [[1.0, 2.0], [3.0, 4.0]],
+        "turned": [[1.0], [2.0]],
+        "number": 5.0,
+    }
+    assert all(copy.flags.c_contiguous for copy in copies.values())

@@ -19,8 +19,8 @@ from paddlewheel.training.pieces import Piece
 
 
 def copy_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Host copies that later steps do not touch."""
-    return {name: np.array(tensor.numpy(), copy=True, order="C") for name, tensor in tensors.items()}
+    """Host copies that later steps do not touch: what `numpy()` gives is one already, on a CPU too."""
+    return {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
 
 
 def model_tensors(model: Any) -> dict[str, Any]:
