@@ -12,8 +12,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from paddle_cluster.job_operator import PaddleJobOperator
-from paddle_cluster.job_work import read_result
-from paddle_cluster.jobs import JobSpec
+from paddle_cluster.job_work import describe_failure, read_result
+from paddle_cluster.jobs import JobHandle, JobSpec
 from paddle_cluster.launchers.local import LocalLauncher
 from paddle_cluster.verdict import newest_verdict
 from paddlewheel.storage import path_to_uri
@@ -55,6 +55,27 @@ def test_the_newest_verdict_is_by_number_when_its_folder_is_percent_encoded(fold
     found = newest_verdict(path_to_uri(folder))
     assert found is not None
     assert (found.attempt, found.message) == (10, "of 10")
+
+
+@pytest.mark.parametrize(
+    ("told", "retry", "ends"),
+    [
+        ({}, True, "half the rows; a retry takes half the micro-batch and twice the accumulation; log: here"),
+        ({"retry": True, "next_micro_batch": 4}, True, "half the micro-batch and twice the accumulation; log: here"),
+        ({"retry": False}, False, "attempt 3 on rank 1: half the rows; log: here"),
+    ],
+)
+def test_out_of_memory_is_retried_unless_the_agent_says_that_it_is_no_use(
+    folder: Path, told: dict[str, Any], retry: bool, ends: str
+) -> None:
+    tree = {"attempt": 3, "exit_code": 12, "message": "half the rows", "trace": "", "rank": 1, **told}
+    (folder / "3.verdict.json").write_text(json.dumps(tree))
+    job = {"result_uri": path_to_uri(folder / "result.json"), "verdict_folder_uri": path_to_uri(folder)}
+    handle = JobHandle(launcher="local", name="run-a-1", native_id="7", location="here")
+    failure = describe_failure(job, handle, "failed", "", 12)
+    assert failure.retry is retry
+    assert "exit code 12, out of memory" in failure.message
+    assert failure.message.endswith(ends)
 
 
 def test_a_cleared_task_gets_a_new_job_when_the_fault_of_the_old_one_was_told(folder: Path) -> None:

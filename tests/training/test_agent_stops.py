@@ -139,6 +139,29 @@ def test_deadline_of_the_first_step_holds_when_a_resumed_training_has_not_made_o
     assert end.message == "no step in 1 s (phase train); the deadline is resources.first_step_seconds"
 
 
+def test_steps_done_again_and_chunks_measured_are_no_hang_but_standing_still_after_them_is(tmp_path: Path) -> None:
+    resources = Resources(ranks_per_node=2, step_stall_seconds=1, step_stall_factor=2, first_step_seconds=60)
+    watch = watch_of(tmp_path, "exec sleep 60", "exec sleep 60", resources=resources)
+
+    def beat(step: int, moves: int) -> None:
+        for rank in (0, 1):
+            told = {"phase": "train", "step": step, "moves": moves}
+            (tmp_path / f"heartbeat-{rank}.json").write_text(json.dumps(told))
+        assert watch.look() is None
+
+    for step in (7, 8, 30):
+        beat(step, 0)
+    for moves in (1, 2, 3):  # chunks, for three times as long as a step may take
+        time.sleep(0.7)
+        beat(30, moves)
+    beat(9, 4)  # back to the commit of step 9
+    for step in (10, 11, 12):
+        time.sleep(0.7)
+        beat(step, 4)
+    end = end_of(watch)
+    assert end.message == "step 13 has not ended in 1 s; the deadline is resources.step_stall_seconds"
+
+
 def test_a_silent_rank_is_a_hang_when_the_others_gave_it_up(tmp_path: Path) -> None:
     error = {"kind": "node", "type": "PeerError", "message": "an exchange failed", "trace": ""}
     (tmp_path / "error-0.json").write_text(json.dumps(error))

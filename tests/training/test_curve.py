@@ -11,8 +11,8 @@ import pytest
 from paddlewheel.errors import StorageError
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import Verdict, publish_verdict
-from paddlewheel.training.curve import read_attempts, read_curve, read_events
-from paddlewheel.training.events import BeginEpochEvent, EndStepEvent, to_line
+from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_events
+from paddlewheel.training.events import AnomalyEvent, BeginEpochEvent, EndStepEvent, EvaluationEvent, to_line
 
 KEY = "0123456789abcdef0123"
 
@@ -91,6 +91,53 @@ def test_steps_that_were_rolled_back_are_gone_when_nobody_did_them_again_yet(sto
     assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2)]
     begin(store, 3, 0)  # every commit was lost
     assert told(store) == []
+
+
+def anomaly(step: int, *, back_to: int | None = None, kind: str = "loss") -> bytes:
+    event = AnomalyEvent(
+        attempt=1, rank=0, epoch=1, step=step, kind=kind, value="nan", batch=6, first_ids=(1,), back_to=back_to
+    )
+    return to_line(event)
+
+
+def ended(step: int, loss: float) -> bytes:
+    event = EndStepEvent(
+        attempt=1,
+        rank=0,
+        epoch=1,
+        step=step,
+        loss=loss,
+        learning_rate=0.5,
+        rows=16,
+        seconds=0.25,
+        parts={},
+        rss_bytes=1,
+    )
+    return to_line(event)
+
+
+def test_steps_that_an_attempt_took_back_itself_are_gone_when_nobody_did_them_again_yet(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    measured = EvaluationEvent(attempt=1, rank=0, epoch=1, step=6, metrics={"auc": 0.5}, rows=9, best=True, seconds=1)
+    # The commit of step 4; 5 and 6 count, 7 and 8 are left out, and the state goes back.
+    lost = [ended(5, 9.0), ended(6, 9.0), to_line(measured), anomaly(7), anomaly(8), anomaly(4, back_to=4)]
+    store.publish(f"runs/{KEY}/events/attempt-1/rank-0/step-4-rest.jsonl", b"".join(lost))
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    kinds = [one["event"] for one in read_counted(store, KEY)]
+    assert kinds == ["BeginEpochEvent", *["EndStepEvent"] * 4, *["AnomalyEvent"] * 3]
+
+
+def test_steps_done_again_after_the_state_went_back_count_and_batches_passed_over_do_not(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    tell(store, 1, range(1, 5))
+    lines = [ended(5, 9.0), ended(6, 9.0), anomaly(7), anomaly(4, back_to=4), ended(5, 1.0)]
+    lines += [ended(6, 2.0), anomaly(7, kind="passed"), ended(8, 3.0)]
+    store.publish(f"runs/{KEY}/events/attempt-1/rank-0/step-8.jsonl", b"".join(lines))
+    records = read_curve(store, KEY)
+    assert [(one.step, one.loss) for one in records[4:]] == [(5, 1.0), (6, 2.0), (8, 3.0)]
+    begin(store, 2, 4)
+    assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
 
 def test_what_an_overtaken_attempt_does_afterwards_does_not_count(store: LocalStore) -> None:
