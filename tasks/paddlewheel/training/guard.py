@@ -94,9 +94,10 @@ class StepGuard:
         self.good = False
         self._open.clear()
 
-    def check_end(self, event: AnomalyEvent | None) -> None:
-        """Raises ArithmeticError where a training ends without having come out of its last row; event: of that."""
-        if event is not None and self.row and (self.rollbacks or not self.good):
+    def check_end(self, event: AnomalyEvent) -> None:
+        """Raises ArithmeticError where a training ends in a row of bad steps after it went back, or without a single
+        good one. event: of its last step."""
+        if self.row and (self.rollbacks or not self.good):
             raise ArithmeticError(
                 f"the training ends with {len(self.row)} steps left out, the last with {self._told(event)}; "
                 f"{self._advice()}"

@@ -127,16 +127,16 @@ def train_epoch(loop: Loop) -> None:
             loop.anomaly = event
         monitor.check_agent()
         loop.committer.poll()
-        if fit.guard.must_go_back and loop.anomaly is not None:
-            roll_back(loop, loop.anomaly)
+        if fit.guard.must_go_back:
+            roll_back(loop)
             return
         if fit.step == end:
             seconds = time.monotonic() - started
             monitor.tell(EndEpochEvent(**who, epoch=epoch, step=fit.step, loss=loss / (rows or 1), seconds=seconds))
         best = fit.scores.due(fit.step, per_epoch, settled=fit.sync.settled(fit.step)) and validate(loop, epoch)
         loop.stopped = exchanged.stop
-        if fit.done:
-            fit.guard.check_end(loop.anomaly)
+        if fit.done and fit.guard.row:
+            fit.guard.check_end(last_bad(loop))
         commit_if_due(loop, epoch, asked=exchanged.commit, best=best)
 
 
@@ -154,8 +154,25 @@ def commit_if_due(loop: Loop, epoch: int, *, asked: bool, best: bool) -> None:
     loop.stalled = time.monotonic() - before
 
 
-def roll_back(loop: Loop, anomaly: AnomalyEvent) -> None:
+def last_bad(loop: Loop) -> AnomalyEvent:
+    """The event of the last step that was left out, which under local SGD may have been so on another rank alone."""
+    (epoch, batch), mine = loop.fit.guard.row[-1], loop.anomaly
+    if mine is not None and (mine.epoch, mine.batch) == (epoch, batch):
+        return mine
+    return AnomalyEvent(
+        **loop.who,
+        epoch=epoch,
+        step=(epoch - 1) * loop.fit.loader.steps_per_epoch + batch + 1,
+        kind="loss",
+        value="of another rank",
+        batch=batch,
+        first_ids=(),
+    )
+
+
+def roll_back(loop: Loop) -> None:
     """Take the last commit's state; a stop that was asked for meanwhile is heeded by the next step."""
+    anomaly = last_bad(loop)
     loop.fit = go_back(loop.fit, loop.run, loop.committer, anomaly, store=loop.store)
     loop.due.done()
     loop.moves, loop.stalled = loop.moves + 1, 0.0
