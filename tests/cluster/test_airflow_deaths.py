@@ -147,9 +147,8 @@ def test_each_work_has_one_job_when_workers_and_triggerer_are_killed_meanwhile(s
     (home.works / "finish").touch()
     wait_until(lambda: set(services.states().values()) <= {"success", "failed"}, seconds=120)
     assert home.tasks() == {"deferred": ("success", 1), "attended": ("success", 2)}
-    assert {work: home.returned(work)["name"] for work in ("deferred", "attended")} == {
-        "deferred": "deferred-1",
-        "attended": "attended-1",
-    }
+    assert home.returned("deferred")["name"] == "deferred-1"
+    # The second try is "running" before it has looked: on a busy machine it finds the work done.
+    assert home.returned("attended")["name"] in ("attended-1", "attended")
     assert sorted(path.name for path in (home.works / "jobs").iterdir()) == ["attended-1", "deferred-1"]
     assert [lines_of(home.works / work / "starts") for work in ("deferred", "attended")] == [["started"], ["started"]]
