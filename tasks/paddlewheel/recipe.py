@@ -110,8 +110,8 @@ class Exchange:
 class Guard:
     """What happens to a step whose loss or gradients are not finite, or whose gradients' norm is out of line.
 
-    Such a step's update is left out and counted. After `max_skips` of them in a row the state goes back to the last
-    commit, and the batches that were bad are passed over; after `max_rollbacks` the training fails, the batch named.
+    Such a step's update is left out and counted. With one more than `max_skips` of them in a row the state goes back to
+    the last commit, and those batches are passed over; after `max_rollbacks` the training fails, the batch named.
     `norm_factor`: times the median norm of the last hundred steps; null looks for numbers that are not finite alone.
     """
 

@@ -60,6 +60,12 @@ def _check_validation(recipe: Recipe) -> Iterator[Fault]:
             value=validation.metric,
             allowed=f"is of networks that give one logit a row ({', '.join(BINARY)}); use loss",
         )
+    if validation.patience is not None and not training.keep_best:
+        yield Fault(
+            path="training.keep_best",
+            value=False,
+            allowed="with training.validation.patience the best commit is the result; leave it out (true)",
+        )
     if training.parallel.pipeline > 1:
         yield Fault(
             path="training.validation.fraction",

@@ -36,6 +36,10 @@ FLIGHTS = Path(__file__).parents[2] / "recipes/flights_delay.yaml"
             "training.validation.metric: 'log_loss': is of networks that give one logit a row (wide_deep, deepfm); use",
         ),
         (
+            ["training.validation={fraction: 0.1, patience: 2}", "training.keep_best=false"],
+            "training.keep_best: False: with training.validation.patience the best commit is the result; leave it out",
+        ),
+        (
             ["training.parallel.shares=[1, 2]", "resources.ranks_per_node=3"],
             "training.parallel.shares: [1.0, 2.0]: needs a weight for each of the 3 data ranks that resources ask for",
         ),

@@ -41,3 +41,18 @@ def overtake(event: Any) -> None:
             time.sleep(0.01)
         (attempts / ".tmp-2.json").write_text(json.dumps({"attempt": 2, "resumed_from_step": 4}))
         os.replace(attempts / ".tmp-2.json", attempts / "2.json")
+
+
+def damage(event: Any) -> None:
+    """DAMAGE_AT=step:commit and CHECKPOINTS: before that step, on rank 0, a byte of that commit's weights flips."""
+    step, _, commit = os.environ.get("DAMAGE_AT", "").partition(":")
+    if isinstance(event, BeginStepEvent) and step == f"{event.step}" and event.rank == 0:
+        folder = Path(os.environ["CHECKPOINTS"], f"step-{commit}-attempt-1")
+        deadline = time.monotonic() + 30
+        while not (folder / "COMMIT.json").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{folder} was not published")
+            time.sleep(0.01)
+        raw = bytearray((folder / "model.safetensors").read_bytes())
+        raw[-1] ^= 1
+        (folder / "model.safetensors").write_bytes(raw)

@@ -140,6 +140,18 @@ def test_steps_done_again_after_the_state_went_back_count_and_batches_passed_ove
     assert told(store) == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
 
+def test_chunks_after_the_state_went_back_follow_those_before_it(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    folder = f"runs/{KEY}/events/attempt-1/rank-0"
+    for step in (1, 2, 3):
+        store.publish(f"{folder}/step-{step}.jsonl", ended(step, 9.0))
+    # The commits of steps 2 and 3 were damaged: back to 1, where step 2 is passed over.
+    lines = [anomaly(4), anomaly(1, back_to=1), anomaly(2, kind="passed"), ended(3, 1.0)]
+    store.publish(f"{folder}/step-3-back-1.jsonl", b"".join(lines))
+    store.publish(f"{folder}/step-4-rest.jsonl", ended(4, 2.0))
+    assert [(one.step, one.loss) for one in read_curve(store, KEY)] == [(1, 9.0), (3, 1.0), (4, 2.0)]
+
+
 def test_what_an_overtaken_attempt_does_afterwards_does_not_count(store: LocalStore) -> None:
     begin(store, 1, 0)
     tell(store, 1, range(1, 5))

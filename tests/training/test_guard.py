@@ -15,7 +15,7 @@ from paddlewheel.data.loader import open_loader, to_tensors
 from paddlewheel.data.order import sample_hash
 from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Guard
-from paddlewheel.training.checkpoint import load_weights
+from paddlewheel.training.checkpoint import list_commits, load_weights
 from paddlewheel.training.curve import read_curve
 from paddlewheel.training.events import AnomalyEvent
 from paddlewheel.training.guard import StepGuard
@@ -201,6 +201,29 @@ def test_the_training_begins_anew_when_nothing_was_committed_before_the_bad_batc
     assert [back_to for kind, _, _, back_to in anomalies(run) if back_to is not None] == [0, 0]
     assert distance(weights_of(run), by_hand(run)) <= 1e-6
     assert run.commit().order == {1: sample_hash(run.ids), 2: sample_hash(run.ids)}
+
+
+@pytest.mark.slow
+def test_the_commit_before_is_taken_when_the_newest_is_damaged(new_run: Callable[..., Any]) -> None:
+    settings = {
+        **LINEAR,
+        "training.epochs": 1,
+        "training.guard": {"max_skips": 0},
+        "training.checkpoint_every_steps": 1,
+        "training.keep_checkpoints": 9,
+        "training.handlers": ["observer:damage"],
+    }
+    run = new_run("run", rows=ROWS, overrides=settings, poisoned=[20])
+    loader = open_loader(run.store, read_manifest(run.store, run.uri), seed=5, global_batch=16)
+    bad = 1 + next(step for step in range(5) if np.isnan(loader.batch(1, step, 0, 1).dense_BD).any())
+    assert bad >= 3  # so that two commits are there before it
+    checkpoints = str(run.folder / f"root/runs/{RUN_KEY}/checkpoints")
+    codes = run.train(1, world_size=2, DAMAGE_AT=f"{bad - 1}:{bad - 1}", CHECKPOINTS=checkpoints)
+    assert codes == [0, 0], run.logs(1)
+    assert [back_to for *_, back_to in anomalies(run) if back_to is not None] == [bad - 2]
+    assert f"commit at step {bad - 1} is damaged, the one before it is taken" in run.logs(1)
+    assert run.commit().order == {1: sample_hash(run.ids)}
+    assert {commit.step for commit in list_commits(run.store, RUN_KEY)} == {1, 2, 3, 4, 5}
 
 
 @pytest.mark.slow

@@ -181,7 +181,6 @@ def test_training_is_the_same_to_the_last_bit_whether_it_is_measured_often_or_se
 
 EARLY = {
     "training.epochs": 40,
-    "training.keep_checkpoints": 200,
     "training.optimizer": {"name": "adamw", "learning_rate": 0.05},
     "training.validation": {"fraction": 0.2, "patience": 3},
     "training.handlers": ["observer:kill"],

@@ -82,7 +82,8 @@ def read_events(store: Store, run_key: str, *, rank: int) -> Iterator[dict[str, 
                     raise StorageError(f"{store.uri(key)} is damaged: {error}") from error
 
 
-def _chunk_order(key: str) -> tuple[int, bool]:
-    """step-S.jsonl by S; what an agent published after a death comes last of its step."""
-    name = key.rpartition("/")[2].removeprefix("step-").removesuffix(".jsonl")
-    return int(name.removesuffix("-rest")), name.endswith("-rest")
+def _chunk_order(key: str) -> tuple[bool, int, int]:
+    """step-S.jsonl by S; those after the attempt went back to a commit (step-S-back-N) after those before; last what
+    an agent published after a death (step-S-rest)."""
+    words = key.rpartition("/")[2].removesuffix(".jsonl").split("-")
+    return words[-1] == "rest", int(words[3]) if "back" in words else 0, int(words[1])

@@ -37,7 +37,8 @@ from paddlewheel.training.validation import measure
 @dataclass(kw_only=True)
 class Loop:
     """What the loop of one rank works with, and where it is. stalled: seconds that a commit made the next step wait;
-    moves: what was done that is no step, for the agent's deadlines; anomaly: the last step that was left out."""
+    moves: what was done that is no step, for the agent's deadlines; rollbacks: of this attempt; anomaly: the last step
+    that was left out."""
 
     fit: Fit
     run: Manifest
@@ -49,6 +50,7 @@ class Loop:
     stopped: bool = False
     stalled: float = 0.0
     moves: int = 0
+    rollbacks: int = 0
     anomaly: AnomalyEvent | None = None
 
 
@@ -95,7 +97,7 @@ def train(
         train_epoch(loop)
     monitor.beat("save")
     loop.committer.finish()
-    monitor.publish_events(store, run.key, loop.fit.step)
+    monitor.publish_events(store, run.key, loop.fit.step, rollbacks=loop.rollbacks)
     return loop.fit.done
 
 
@@ -150,7 +152,7 @@ def commit_if_due(loop: Loop, epoch: int, *, asked: bool, best: bool) -> None:
         loop.committer.start(fit.step, snapshot(fit, epoch))
         loop.due.done()
         if not last:
-            loop.monitor.publish_events(loop.store, loop.run.key, fit.step)
+            loop.monitor.publish_events(loop.store, loop.run.key, fit.step, rollbacks=loop.rollbacks)
     loop.stalled = time.monotonic() - before
 
 
@@ -175,7 +177,7 @@ def roll_back(loop: Loop) -> None:
     anomaly = last_bad(loop)
     loop.fit = go_back(loop.fit, loop.run, loop.committer, anomaly, store=loop.store)
     loop.due.done()
-    loop.moves, loop.stalled = loop.moves + 1, 0.0
+    loop.moves, loop.rollbacks, loop.stalled = loop.moves + 1, loop.rollbacks + 1, 0.0
     loop.monitor.beat("train", step=loop.fit.step, moves=loop.moves)
     loop.monitor.tell(replace(anomaly, step=loop.fit.step, back_to=loop.fit.step))
 

@@ -68,16 +68,18 @@ class Monitor:
         for handler in self.handlers:
             handler(event)
 
-    def publish_events(self, store: Store, run_folder: str, step: int) -> None:
-        """Move the events so far into the run, as an immutable chunk named by the last step in it."""
+    def publish_events(self, store: Store, run_folder: str, step: int, *, rollbacks: int = 0) -> None:
+        """Move the events so far into the run, as an immutable chunk named by the last step in it.
+
+        rollbacks: how often the attempt took steps back itself, and so may come to a step again.
+        """
         if self._lines is not None:
             self._lines.close()
             self._lines = None
         if not self._path.exists() or not self._path.stat().st_size:
             return
-        store.publish(
-            f"{run_folder}/events/attempt-{self.attempt}/rank-{self.rank}/step-{step}.jsonl", self._path.read_bytes()
-        )
+        name = f"step-{step}-back-{rollbacks}.jsonl" if rollbacks else f"step-{step}.jsonl"
+        store.publish(f"{run_folder}/events/attempt-{self.attempt}/rank-{self.rank}/{name}", self._path.read_bytes())
         self._path.write_bytes(b"")
 
     def write_error(self, kind: str, error: BaseException) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from paddlewheel.errors import CheckpointError, StorageError
@@ -13,6 +15,8 @@ from paddlewheel.training.events import AnomalyEvent
 from paddlewheel.training.fit import Fit, prepare, restore
 from paddlewheel.training.groups import Group
 
+log = logging.getLogger(__name__)
+
 
 def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, *, store: Store) -> Fit:
     """The training as the last commit has it, or as it began, with the row of bad batches to be passed over.
@@ -21,7 +25,8 @@ def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, 
     """
     fit.guard.go_back(event)
     committer.finish()
-    commit = agree_on_commit(store, run.key.removeprefix("runs/"), fit.strategy.world)
+    run_key = run.key.removeprefix("runs/")
+    commit = agree_on_commit(store, run_key, fit.strategy.world, attempt=committer.attempt)
     if commit is not None:
         restore(fit, commit, store)
         fit.guard.load_norms(commit.progress.get("guard", {}))
@@ -32,26 +37,31 @@ def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, 
     return fresh
 
 
-def agree_on_commit(store: Store, run_key: str, world: Group) -> Commit | None:
+def agree_on_commit(store: Store, run_key: str, world: Group, *, attempt: int) -> Commit | None:
     """The newest commit that counts for rank 0 and is whole for every rank; None where there is none.
 
-    Raises CheckpointError where a rank does not see the commit that rank 0 chose.
+    One of this attempt that is damaged is removed, since the attempt will come to its step again. Raises
+    CheckpointError where a rank does not see the commit that rank 0 chose.
     """
     known = list(list_commits(store, run_key))
     place = 0
     while True:
         mine = known[place] if place < len(known) else None
-        step, attempt = _told_by_first(world, (mine.step, mine.attempt) if mine is not None else (-1, -1))
+        step, made_by = _told_by_first(world, (mine.step, mine.attempt) if mine is not None else (-1, -1))
         if step < 0:
             return None
-        chosen = next((one for one in known if (one.step, one.attempt) == (step, attempt)), None)
+        chosen = next((one for one in known if (one.step, one.attempt) == (step, made_by)), None)
         if chosen is None:
             raise CheckpointError(
-                f"rank {world.rank} does not see the commit of step {step} of attempt {attempt} of run {run_key}, to "
+                f"rank {world.rank} does not see the commit of step {step} of attempt {made_by} of run {run_key}, to "
                 "which rank 0 goes back; all ranks must read the same store"
             )
         if _all_read(store, chosen, world):
             return chosen
+        log.warning("commit at step %d is damaged, the one before it is taken", step)
+        if world.rank == 0 and made_by == attempt:
+            for stat in list(store.list(chosen.key)):
+                store.remove(stat.key)
         place += 1
 
 
