@@ -156,10 +156,10 @@ def test_row_groups_are_cut_by_the_rows_alone_when_frames_come_in_other_sizes() 
     sizes = [3, 0, 40, 1, 1, 1, 25, 2, 9, 9, 9, 9, 1]
     frame = pl.DataFrame({"t": ["x" * size for size in sizes]})
     cuts = set()
-    for step in range(1, len(sizes) + 1):
+    for step, more in itertools.product(range(1, len(sizes) + 1), (0, 5, 1000)):  # than the bytes that there are
         groups = RowGroups(rows=4, text_bytes=20)
         pieces = [frame[start : start + step] for start in range(0, len(sizes), step)]
-        parts = [part for piece in pieces for part in groups.add([piece], text_bytes(piece))]
+        parts = [part for piece in pieces for part in groups.add([piece], text_bytes(piece) + more)]
         cuts.add(tuple(tuple(part["t"].str.len_bytes()) for part in [*parts, *groups.rest()]))
     assert cuts == {((3, 0), (40,), (1, 1, 1), (25,), (2, 9, 9), (9, 9, 1))}
 

@@ -51,6 +51,7 @@ class Chunk:
     unit: what places count. row_group: the Parquet row group of these rows, counted from 0 as Parquet's tools do.
     nulls_set: texts that mean missing (`null_values`) are null already; text_of(row, column) says which it was.
     misfits: rows by column whose text is not of the declared type: they hold null in a column of that type.
+    most_text_bytes: what its texts do not exceed, where a reader knows that without counting.
     """
 
     frame: pl.DataFrame
@@ -63,6 +64,7 @@ class Chunk:
     nulls_set: bool = False
     misfits: Mapping[str, Sequence[int]] = field(default_factory=dict)
     text_of: Callable[[int, str], str | None] | None = None
+    most_text_bytes: int | None = None
 
 
 Reader = Callable[[ReadJob], Iterator[Chunk]]

@@ -16,11 +16,14 @@ import pyarrow as pa
 
 from paddlewheel.data.readers import Chunk, ReadJob, UnreadableFile
 from paddlewheel.data.readers.columns import column_faults
+from paddlewheel.data.readers.lent import Lender
+from paddlewheel.data.readers.window import Window
 from paddlewheel.data.tables import fields
 from paddlewheel.data.tables.encoded import read_utf8
 from paddlewheel.recipe_data import Source
 
 BUFFER_BYTES = 8 << 20
+PIECE_BYTES = 1 << 20
 MAX_RECORD_BYTES = 16 << 20
 MAX_ROWS = 1 << 15
 TOLD_BYTES = 200
@@ -54,52 +57,42 @@ def read(
     has a line longer than `max_record_bytes`; a quote that is not closed within so many is out of place.
     """
     source = job.source
-    pieces = read_utf8(job, min(buffer_bytes, 1 << 20))
-    buffer, final = _fill(pieces, b"", buffer_bytes)
-    if not buffer.strip():
+    piece_bytes = min(buffer_bytes, PIECE_BYTES)
+    window = Window(read_utf8(job, piece_bytes), buffer_bytes, piece_bytes)
+    window.move(0)
+    head = window.data[: window.size].tobytes()
+    if not head or head.isspace():
         raise UnreadableFile(f"{job.name}: the file is empty, not even a header stands in it; deliver it again")
     delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
     begin, line = 0, 1
     names = tuple(column.name for column in source.columns)
     if source.header:
-        while (end := _header_end(buffer, final=final)) is None and len(buffer) <= max_record_bytes:
-            buffer, final = _fill(pieces, buffer, 2 * len(buffer))
-        names, begin = _header(job.name, buffer, end, delimiter)
-        line += buffer.count(b"\n", 0, begin)
+        while (end := _header_end(head, final=window.final)) is None and len(head) <= max_record_bytes:
+            window.move(0)
+            head = window.data[: window.size].tobytes()
+        names, begin = _header(job.name, head, end, delimiter)
+        line += head.count(b"\n", 0, begin)
     else:
-        _check_line_ends(job.name, buffer[: max(buffer.find(b"\n"), 0) or len(buffer)], whole=b"\n" not in buffer)
+        _check_line_ends(job.name, head[: max(head.find(b"\n"), 0) or len(head)], whole=b"\n" not in head)
+    del head
     layout = _layout(job, names, delimiter)
     splitter = _Splitter(source, layout, max_rows, max_record_bytes)
-    yielded = padded = False
+    yielded = False
     while True:
-        if final and not padded:
-            buffer, padded = buffer + bytes(fields.PADDING), True
-        chunk, begin, line, why = splitter.split(buffer, begin, line, final=final)
+        chunk, begin, line, why = splitter.split(window, begin, line)
         if why == fields.TOO_LONG:
-            _check_line_ends(job.name, buffer[begin:], whole=True)
+            _check_line_ends(job.name, window.data[begin : window.size].tobytes(), whole=True)
             raise UnreadableFile(
                 f"{job.name}: line {line} is longer than {max_record_bytes} bytes: is this file {source.format}?"
             )
-        if len(chunk.places) or (final and not yielded):
+        if len(chunk.places) or (window.final and not yielded):
             yielded = True
             yield chunk
         if why == fields.END:
             return
         if why == fields.MORE:
-            rest = buffer[begin:]
-            buffer, final = _fill(pieces, rest, max(buffer_bytes, 2 * len(rest)))
+            window.move(begin)
             begin = 0
-
-
-def _fill(pieces: Iterator[bytes], rest: bytes, wanted_bytes: int) -> tuple[bytes, bool]:
-    """`rest` and the pieces behind it up to about `wanted_bytes`, and whether that is the end of the file."""
-    parts, size = [rest], len(rest)
-    for piece in pieces:
-        parts.append(piece)
-        size += len(piece)
-        if size >= wanted_bytes:
-            return b"".join(parts), False
-    return b"".join(parts), True
 
 
 class _Splitter:
@@ -118,35 +111,35 @@ class _Splitter:
         self._numbers = tuple(name for name in layout.taken if name in whole)
         slots = {name: slot for slot, name in enumerate((*self._texts, *self._numbers))}
         self._slots_F = np.array([slots.get(name, -1) for name in layout.names], np.int64)
+        self._lender = Lender(8 * max_rows * (2 * len(self._texts) + len(self._numbers)))
+        self._states_CR = np.empty((len(layout.taken), max_rows), np.uint8)
         self._wanted = f"the {'header has' if layout.header else 'recipe names'} {len(layout.names)}"
 
-    def split(self, buffer: bytes, begin: int, line: int, *, final: bool) -> tuple[Chunk, int, int, int]:
-        """The next records as a chunk, how far they go, the line behind them, and why there are no more.
-
-        Not taken are the last PADDING bytes of the buffer, which are the first of the next one, or behind the end.
-        """
+    def split(self, window: Window, begin: int, line: int) -> tuple[Chunk, int, int, int]:
+        """The next records as a chunk, how far they go, the line behind them, and why there are no more."""
         layout, size, limit, num_fields = self._layout, self._max_rows, self._max_record_bytes, len(self._layout.names)
-        data, stop = np.frombuffer(buffer, np.uint8), len(buffer) - fields.PADDING
+        data, states_CR = window.data, self._states_CR
         starts_R, ends_R, lines_R, faults_R = (np.empty(size, np.int64) for _ in range(4))
-        views_TR2 = np.empty((len(self._texts), size, 2), np.uint64)
-        numbers_NR = np.empty((len(self._numbers), size), np.int64)
-        states_CR = np.empty((len(layout.taken), size), np.uint8)
-        side = np.empty((len(buffer) - begin if b'""' in buffer else 0) + fields.PADDING, np.uint8)
+        num_texts, num_numbers = 2 * len(self._texts) * size, len(self._numbers) * size
+        values = self._lender.lend(8 * (num_texts + num_numbers)).view(np.uint64)
+        views_TR2, numbers_NR = values[:num_texts].reshape(-1, size, 2), values[num_texts:].reshape(-1, size)
+        side = np.empty((window.size - begin if window.quoted else 0) + fields.PADDING, np.uint8)
         num_rows, end, next_line, why = fields.split_records(
-            data, begin, stop, final, np.uint8(ord(layout.delimiter)), num_fields, self._slots_F, self._nulls_X2,
-            limit, line, starts_R, ends_R, lines_R, faults_R, views_TR2, numbers_NR, states_CR, side,
+            data, begin, window.size, window.final, np.uint8(ord(layout.delimiter)), num_fields, self._slots_F,
+            self._nulls_X2, limit, line, starts_R, ends_R, lines_R, faults_R, views_TR2, numbers_NR.view(np.int64),
+            states_CR, side,
         )  # fmt: skip
         columns = {}
         misfits = {}
         for name, views_R2, states_R in zip(self._texts, views_TR2, states_CR, strict=False):
-            columns[name] = _series(name, pa.string_view(), states_R[:num_rows], views_R2, data, side)
+            columns[name] = _array(pa.string_view(), states_R[:num_rows], views_R2, data, side)
         for name, numbers_R, states_R in zip(self._numbers, numbers_NR, states_CR[len(self._texts) :], strict=True):
-            columns[name] = _series(name, pa.int64(), states_R[:num_rows], numbers_R)
+            columns[name] = _array(pa.int64(), states_R[:num_rows], numbers_R)
             if (states_R[:num_rows] == fields.MISFIT).any():
                 misfits[name] = np.flatnonzero(states_R[:num_rows] == fields.MISFIT).tolist()
 
         def raws(rows: Sequence[int]) -> list[str]:
-            return [buffer[starts_R[row] : ends_R[row]].decode() for row in rows]
+            return [data[starts_R[row] : ends_R[row]].tobytes().decode() for row in rows]
 
         def text_of(row: int, column: str) -> str | None:
             found = split_line(raws([row])[0], layout.delimiter)
@@ -154,7 +147,7 @@ class _Splitter:
 
         broken = {int(row): self._reason(faults_R[row]) for row in np.flatnonzero(faults_R[:num_rows])}
         chunk = Chunk(
-            frame=pl.DataFrame([columns[name] for name in layout.taken]),
+            frame=pl.DataFrame(pa.record_batch({name: columns[name] for name in layout.taken})),
             misfits=misfits,
             places=pl.Series(lines_R[:num_rows]),
             raws=raws,
@@ -162,6 +155,7 @@ class _Splitter:
             extra_columns=layout.extra,
             nulls_set=self._nulls_set,
             text_of=text_of,
+            most_text_bytes=end - begin,
         )
         return chunk, end, next_line, why
 
@@ -171,12 +165,11 @@ class _Splitter:
         return f"{fault} fields, {self._wanted}"
 
 
-def _series(name: str, kind: Any, states_R: Any, *parts: Any) -> pl.Series:
+def _array(kind: Any, states_R: Any, *parts: Any) -> Any:
     """A column of this Arrow type. Its parts (values, or views and what they point into) are shared, not copied."""
     valid_R = states_R == fields.VALID
     validity = None if valid_R.all() else pa.py_buffer(np.packbits(valid_R, bitorder="little").data)
-    array = pa.Array.from_buffers(kind, len(states_R), [validity, *(pa.py_buffer(part) for part in parts)])
-    return pl.Series(name, pl.from_arrow(array))
+    return pa.Array.from_buffers(kind, len(states_R), [validity, *(pa.py_buffer(part) for part in parts)])
 
 
 def split_line(record: str, delimiter: str) -> list[str] | None:

@@ -70,7 +70,8 @@ class StatisticsBuilder:
         size = frame.height
         self._rows += size
         rows_R = np.zeros(size, np.uint64)
-        missing = Codes(codes_R=np.full(size, MISSING, np.int32), keys_D=np.zeros(0, np.int64), firsts_D=NOTHING)
+        none_R, words_D = np.full(size, MISSING, np.int32), np.zeros(0, np.int64)
+        missing = Codes(codes_R=none_R, keys_D=words_D, firsts_D=NOTHING, rows_D=words_D)
         for lane in self._lanes:
             lane.load(codes.get(lane.column.name, missing), rows_R)
         depths_R, order_R, starts = (
@@ -128,8 +129,8 @@ class _Lane:
         while (at := sketches.add_hashes(self.hashes_D1, at, self.state, self.thetas)) < size:
             held, self.thetas = self.thetas, np.zeros(min(4 * len(self.thetas), sketches.THETA_SLOTS), np.uint64)
             sketches.insert_all(self.thetas, held)
-        rows_D = np.zeros(len(firsts_D), np.int64)
-        self.missing += len(codes_R) - sketches.rows_by_code(codes_R, rows_D)
+        rows_D = self.codes.rows_D
+        self.missing += len(codes_R) - int(rows_D.sum())
         entries_D, at = np.full(len(firsts_D), -1, np.int32), 0
         keys_DX = keys_D.view(np.uint64).reshape(-1, 2 if self.codes.is_texts else 1)
         while (at := sketches.count_values(
@@ -176,8 +177,10 @@ class _Lane:
         sketches.trim_hashes(self.state, self.thetas)
         size, level = int(self.state[sketches.NUM_VALUES]), int(self.state[sketches.LEVEL])
         counts = np.ascontiguousarray(self.counts[level:, :size].T)
-        ends = counts.shape[1] - np.argmax(counts[:, ::-1] > 0, axis=1) if size else ()
-        values = {value: tuple(row[:end].tolist()) for value, row, end in zip(self.values(), counts, ends, strict=True)}
+        ends = (counts.shape[1] - np.argmax(counts[:, ::-1] > 0, axis=1)).tolist() if size else []
+        values, sums = self.values(), counts.sum(axis=1).tolist()
+        order = sorted(range(size), key=values.__getitem__)
+        order.sort(key=sums.__getitem__, reverse=True)  # of equal ones the smaller value stays the first
         seen = self.column.type in DIVISORS and rows > self.missing
         return ColumnStatistics(
             name=self.column.name,
@@ -189,7 +192,7 @@ class _Lane:
             histogram=self._histogram() if seen else {},
             theta=compact_theta(int(self.state[sketches.THETA]), np.sort(self.thetas[self.thetas != 0])),
             level=level,
-            values=dict(sorted(values.items(), key=lambda entry: (-sum(entry[1]), entry[0]))),
+            values={values[entry]: tuple(counts[entry, : ends[entry]].tolist()) for entry in order},
         )
 
     def _histogram(self) -> dict[int, int]:

@@ -26,7 +26,9 @@ _LONG: Final = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Codes:
-    """A column of R rows. codes_R: int32, MISSING for no value; firsts_D: int32, the row that has each value first.
+    """A column of R rows. codes_R: int32, MISSING for no value.
+
+    firsts_D: int32, the row that has each value first; rows_D: int64, how many have it.
 
     keys_D: of short texts uint64[D, 2], Arrow's views of them; of numbers their eight bytes, int64; of a column with a
     text of more than SHORT bytes the hashes of its texts, which is what `hashed` says.
@@ -35,6 +37,7 @@ class Codes:
     codes_R: Any
     keys_D: Any
     firsts_D: Any
+    rows_D: Any
     hashed: bool = False
 
     @property
@@ -54,7 +57,7 @@ class Coder:
         size = max(2 * rows, _FIRST_SLOTS)
         self._slots = np.empty(1 << (size - 1).bit_length(), np.int32)
         self._views, self._words = np.empty((rows, 2), np.uint64), np.empty(rows, np.int64)
-        self._firsts = np.empty(rows, np.int32)
+        self._firsts, self._counts = np.empty(rows, np.int32), np.empty(rows, np.int64)
 
     def codes(self, column: pl.Series) -> Codes:
         """Of texts, or of values that `words_of` knows; floats that are not finite are missing."""
@@ -62,8 +65,8 @@ class Coder:
         if column.dtype == pl.String:
             if (found := self._short_texts(column, codes_R)) is not None:
                 return found
-            return self._find(_hashes_of(column), codes_R, hashed=True)
-        return self._find([words_of(chunk) for chunk in column.get_chunks()], codes_R)
+            return self._find(*_hashes_of(column), codes_R, hashed=True)
+        return self._find(*words_of(column), codes_R)
 
     def _short_texts(self, column: pl.Series, codes_R: Any) -> Codes | None:
         state, row = self._begin(), 0
@@ -76,22 +79,22 @@ class Coder:
             views_2R = np.frombuffer(views, np.uint64)
             stop = row + size
             _code_views(
-                views_2R, bits, array.offset, row, codes_R[row:stop], self._views, self._firsts, self._slots, state
-            )
+                views_2R, bits, array.offset, row, codes_R[row:stop],
+                self._views, self._firsts, self._counts, self._slots, state,
+            )  # fmt: skip
             if state[0] == _LONG:
                 return None
             row = stop
-        size = state[0]
-        return Codes(codes_R=codes_R, keys_D=self._views[:size].copy(), firsts_D=self._firsts[:size].copy())
+        return self._found(codes_R, self._views, state[0])
 
-    def _find(self, parts: list[tuple[Any, Any, int, int]], codes_R: Any, *, hashed: bool = False) -> Codes:
-        state, row = self._begin(), 0
-        for words, bits, offset, size in parts:
-            stop = row + size
-            _code_words(words, bits, offset, row, codes_R[row:stop], self._words, self._firsts, self._slots, state)
-            row = stop
-        size, keys = state[0], self._words
-        return Codes(codes_R=codes_R, keys_D=keys[:size].copy(), firsts_D=self._firsts[:size].copy(), hashed=hashed)
+    def _find(self, words: Any, bits: Any, offset: int, codes_R: Any, *, hashed: bool = False) -> Codes:
+        state = self._begin()
+        _code_words(words, bits, offset, codes_R, self._words, self._firsts, self._counts, self._slots, state)
+        return self._found(codes_R, self._words, state[0], hashed=hashed)
+
+    def _found(self, codes_R: Any, keys: Any, size: int, *, hashed: bool = False) -> Codes:
+        firsts_D, rows_D = self._firsts[:size].copy(), self._counts[:size].copy()
+        return Codes(codes_R=codes_R, keys_D=keys[:size].copy(), firsts_D=firsts_D, rows_D=rows_D, hashed=hashed)
 
     def _begin(self) -> Any:
         """How many values there are, and the bits of a slot's number."""
@@ -105,8 +108,8 @@ def texts_of(views_D2: Any) -> Any:
     return views.cast(pa.string())
 
 
-def words_of(column: pl.Series) -> tuple[Any, Any, int, int]:
-    """Eight bytes a value (int64), the bitmap of those that are there, the place of the first in both, and how many.
+def words_of(column: pl.Series) -> tuple[Any, Any, int]:
+    """Eight bytes a value (int64), the bitmap of those that are there, and the place of the first in both.
 
     Of binary values it is their length; -0.0 is 0.0.
     """
@@ -115,17 +118,17 @@ def words_of(column: pl.Series) -> tuple[Any, Any, int, int]:
     elif column.dtype == pl.Float64:
         finite = column.is_finite()
         column = column if finite.all() else column.set(~finite, None)
-    else:
+    elif column.dtype != pl.Int64:  # a cast to what it is takes as long as the rest
         column = column.to_physical().cast(pl.Int64)
     array = column.rechunk().to_arrow()
     validity, data = array.buffers()
     words = np.frombuffer(data, np.int64)
     if column.dtype == pl.Float64:
         words = (words.view(np.float64) + 0.0).view(np.int64)
-    return words, _bits(validity) if array.null_count else NOTHING, array.offset, len(array)
+    return words, _bits(validity) if array.null_count else NOTHING, array.offset
 
 
-def _hashes_of(column: pl.Series) -> list[tuple[Any, Any, int, int]]:
+def _hashes_of(column: pl.Series) -> tuple[Any, Any, int]:
     """As `words_of`, of texts of any length."""
     array = column.rechunk().to_arrow(compat_level=pl.CompatLevel.newest()).cast(pa.large_string())
     validity, ends, data = array.buffers()
@@ -134,7 +137,7 @@ def _hashes_of(column: pl.Series) -> list[tuple[Any, Any, int, int]]:
     hash_texts(_bits(data), np.frombuffer(ends, np.int64), array.offset, hashes_R)
     if array.offset and len(bits):
         bits = np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
-    return [(hashes_R.view(np.int64), bits, 0, len(array))]
+    return hashes_R.view(np.int64), bits, 0
 
 
 def _bits(buffer: Any) -> Any:
@@ -156,7 +159,7 @@ def _slot_of_word(word: Any, bits: Any) -> Any:
 @jit
 def _code_views(
     views: Any, validity: Any, offset: int, row: int, codes_R: Any,
-    keys: Any, firsts: Any, slots: Any, state: Any,
+    keys: Any, firsts: Any, counts: Any, slots: Any, state: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Codes of more rows, the first of which is `row`. state: how many values there are (_LONG at a long text), bits.
 
@@ -180,7 +183,7 @@ def _code_views(
             code = slots[slot] - 1
         if code < 0:
             code = found
-            keys[code, 0], keys[code, 1], firsts[code] = a, b, row + i
+            keys[code, 0], keys[code, 1], firsts[code], counts[code] = a, b, row + i, 0
             slots[slot] = code + 1
             found += 1
             if 2 * found > 1 << bits:
@@ -192,16 +195,17 @@ def _code_views(
                     while slots[slot]:
                         slot = (slot + one) & last
                     slots[slot] = other + 1
+        counts[code] += 1
         codes_R[i] = code
     state[0], state[1] = found, bits
 
 
 @jit
 def _code_words(
-    words: Any, validity: Any, offset: int, row: int, codes_R: Any,
-    keys: Any, firsts: Any, slots: Any, state: Any,
+    words: Any, validity: Any, offset: int, codes_R: Any,
+    keys: Any, firsts: Any, counts: Any, slots: Any, state: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """As `_code_views`, of eight bytes a value."""
+    """As `_code_views`, of all rows, eight bytes a value."""
     found, bits = state[0], state[1]
     last = np.uint64((1 << bits) - 1)
     one = np.uint64(1)
@@ -217,7 +221,7 @@ def _code_words(
             code = slots[slot] - 1
         if code < 0:
             code = found
-            keys[code], firsts[code] = word, row + i
+            keys[code], firsts[code], counts[code] = word, i, 0
             slots[slot] = code + 1
             found += 1
             if 2 * found > 1 << bits:
@@ -229,5 +233,6 @@ def _code_words(
                     while slots[slot]:
                         slot = (slot + one) & last
                     slots[slot] = other + 1
+        counts[code] += 1
         codes_R[i] = code
     state[0], state[1] = found, bits

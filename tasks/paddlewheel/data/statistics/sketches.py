@@ -37,18 +37,6 @@ def _whole_bucket(value: Any) -> Any:
 
 
 @jit
-def rows_by_code(codes_R: Any, rows_D: Any) -> int:  # pragma: no cover - compiled
-    """Count the rows of each code; returns how many rows have one."""
-    found = 0
-    for i in range(len(codes_R)):
-        code = codes_R[i]
-        if code >= 0:
-            rows_D[np.uint64(code)] += 1
-            found += 1
-    return found
-
-
-@jit
 def add_to_histogram(
     values: Any, words: Any, divisor: int, start: int, rows_D: Any, extremes: Any, pages: Any, base: int, counts: Any,
 ) -> int:  # pragma: no cover - compiled  # fmt: skip

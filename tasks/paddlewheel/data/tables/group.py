@@ -6,6 +6,7 @@ in and comes out is JSON.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -55,7 +56,12 @@ class GroupJob:
 
     def load_source(self) -> Source:
         """The source as a dataclass."""
-        return TypeAdapter(Source).validate_python(self.source)
+        return _source_adapter().validate_python(self.source)
+
+
+@functools.cache
+def _source_adapter() -> TypeAdapter[Source]:
+    return TypeAdapter(Source)
 
 
 @dataclass(frozen=True, kw_only=True)

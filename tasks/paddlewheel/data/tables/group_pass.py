@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import itertools
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +39,7 @@ class _Rows:
 
     frames: list[pl.DataFrame]
     places: np.ndarray
-    text_bytes: int
+    most_text_bytes: int
 
 
 @dataclass(kw_only=True)
@@ -135,7 +137,8 @@ class GroupPass:
             self._emit(group)
         self._writer.close()
         self._refused.close()
-        (self._scratch / STATISTICS_NAME).write_bytes(self._statistics.finish().to_json())
+        with no_collections():
+            (self._scratch / STATISTICS_NAME).write_bytes(self._statistics.finish().to_json())
         refused = sum(count.refused for count in self._counts.values())
         for name in (ROWS_NAME, STATISTICS_NAME, *([REFUSED_NAME] if refused else [])):
             (self._scratch / name).rename(self._folder / name)
@@ -170,10 +173,9 @@ class GroupPass:
         held.extra_columns.update(dict.fromkeys(chunk.extra_columns))
         held.rows += len(rows)
         if len(rows):
-            bad = sorted(faults)
-            frames = frames_between(frame, bad)
-            num_bytes = text_bytes(frame, bad)
-            held.rows_held.append(_Rows(frames=frames, places=places.to_numpy()[rows], text_bytes=num_bytes))
+            frames = frames_between(frame, sorted(faults))
+            num_bytes = text_bytes(frame) if chunk.most_text_bytes is None else chunk.most_text_bytes
+            held.rows_held.append(_Rows(frames=frames, places=places.to_numpy()[rows], most_text_bytes=num_bytes))
             held.held_bytes += num_bytes + ROW_BYTES * frame.width * len(rows)
 
     def _write(self, held: _FileRows) -> None:
@@ -182,7 +184,7 @@ class GroupPass:
             if self._keys is not None:
                 keys = pl.concat([frame.select(self._source.key) for frame in rows.frames])
                 self._keys.add(keys, rows.places, held.number)
-            for group in self._groups.add(rows.frames, rows.text_bytes):
+            for group in self._groups.add(rows.frames, rows.most_text_bytes):
                 self._emit(group)
         for lines in held.refused_lines:
             self._refused.write(lines)
@@ -193,6 +195,18 @@ class GroupPass:
         codes = {column.name: self._coder.codes(column) for column in group}
         self._writer.write(group, codes)
         self._statistics.add(group, codes)
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Without Python's search for cycles, which thousands of new tuples set off and which looks through all modules."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def load_reader(source: Source) -> Reader:

@@ -33,21 +33,21 @@ class RowGroups:
     def __init__(self, *, rows: int = GROUP_ROWS, text_bytes: int = GROUP_BYTES) -> None:
         self._rows, self._bytes = rows, text_bytes
         self._held: list[pl.DataFrame] = []
-        self._held_rows = self._held_bytes = 0
+        self._held_rows = self._most_bytes = 0
 
-    def add(self, frames: Sequence[pl.DataFrame], num_bytes: int) -> Iterator[pl.DataFrame]:
-        """The row groups that these frames' rows fill; num_bytes: of all of their texts."""
+    def add(self, frames: Sequence[pl.DataFrame], most_bytes: int) -> Iterator[pl.DataFrame]:
+        """The row groups that these frames' rows fill; all of their texts have no more than `most_bytes`."""
         self._held += frames
         self._held_rows += sum(len(frame) for frame in frames)
-        self._held_bytes += num_bytes
-        while self._held_rows >= self._rows or self._held_bytes > self._bytes:
+        self._most_bytes += most_bytes
+        while self._is_full():
             whole = pl.concat(self._held)
             size = min(self._size(whole), len(whole))
             rest = whole[size:]
             group = whole[:size]
             self._held = [rest] if len(rest) else []
             self._held_rows = len(rest)
-            self._held_bytes = text_bytes(rest)
+            self._most_bytes = min(self._most_bytes, most_bytes)  # the rest came with these frames
             del whole
             yield group
 
@@ -55,33 +55,34 @@ class RowGroups:
         """The last row group, if any rows are left."""
         if self._held:
             yield pl.concat(self._held)
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        self._held, self._held_rows, self._most_bytes = [], 0, 0
+
+    def _is_full(self) -> bool:
+        if self._held_rows < self._rows and self._most_bytes > self._bytes:
+            self._most_bytes = sum(text_bytes(frame) for frame in self._held)
+        return self._held_rows >= self._rows or self._most_bytes > self._bytes
 
     def _size(self, frame: pl.DataFrame) -> int:
         """Rows of the row group that begins with the frame."""
-        if self._held_bytes <= self._bytes:
+        if self._most_bytes <= self._bytes:
             return self._rows
         ends = frame.select(pl.sum_horizontal(_text_sizes(frame)).cum_sum()).to_series()
         return min(self._rows, max(1, int(ends.search_sorted(self._bytes, side="right"))))
 
 
-def text_bytes(frame: pl.DataFrame, without: Sequence[int] = ()) -> int:
-    """Bytes of a frame's texts, but for some rows, added up out of their views: a query costs milliseconds."""
+def text_bytes(frame: pl.DataFrame) -> int:
+    """Bytes of a frame's texts, added up out of their views: a query costs milliseconds."""
     total = 0
     for column in frame:
         if column.dtype in (pl.String, pl.Binary):
-            sizes_R = _sizes_of(column)
-            total += int(sizes_R.sum(dtype=np.int64)) - (int(sizes_R[list(without)].sum()) if without else 0)
+            array = column.to_arrow(compat_level=pl.CompatLevel.newest())
+            begin, end = array.offset, array.offset + len(array)
+            sizes = np.frombuffer(array.buffers()[1], np.int32)[4 * begin : 4 * end : 4]
+            if array.null_count:
+                bits = np.frombuffer(array.buffers()[0], np.uint8)
+                sizes = sizes * np.unpackbits(bits, bitorder="little")[begin:end]
+            total += int(sizes.sum(dtype=np.int64))
     return total
-
-
-def _sizes_of(texts: pl.Series) -> np.ndarray:
-    array = texts.to_arrow(compat_level=pl.CompatLevel.newest())
-    begin, end = array.offset, array.offset + len(array)
-    sizes = np.frombuffer(array.buffers()[1], np.int32)[4 * begin : 4 * end : 4]
-    if not array.null_count:
-        return sizes
-    return sizes * np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")[begin:end]
 
 
 def _text_sizes(frame: pl.DataFrame) -> list[pl.Expr]:
