@@ -60,7 +60,7 @@ def run_step(
     else:
         for buffer, before in buffers:
             buffer.set_value(before)
-    fit.optimizer.clear_grad(set_to_zero=False)
+    fit.sync.clear()
     clock.lap("optimizer")
     sent_bytes = exchanged.sent_bytes + end_step(fit, clock, updated=fault is None)
     fit.shares.add(clock.parts, len(batch), strategy)

@@ -31,6 +31,9 @@ class Sync(Protocol):
         (that of a scaled fp16 loss). weight: this rank's share of the global batch's rows.
         """
 
+    def clear(self) -> None:
+        """Forget the step's gradients, which the optimizer has used or which are left out."""
+
     def after_update(self, step: int) -> int:
         """What is to be agreed on after the optimizer's update that made `step` global steps; bytes sent."""
 

@@ -49,8 +49,8 @@ def gradient_factor(norm: float, *, scale: float, clip_norm: float | None) -> fl
 
 
 def square(tensor: Any) -> float:
-    """Sum of a tensor's squares. On the CPU numpy's, which costs 8 µs where Paddle's norm costs 250."""
+    """Sum of a tensor's squares. On the CPU numpy's on the same memory: Paddle's norm takes 250 µs for a small one."""
     if tensor.place.is_cpu_place():
-        flat = tensor.numpy().reshape(-1)
+        flat = np.from_dlpack(tensor.detach()).reshape(-1)
         return float(np.dot(flat, flat))
     return float(tensor.astype("float32").square().sum())

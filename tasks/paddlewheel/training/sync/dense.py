@@ -13,7 +13,16 @@ from paddlewheel.recipe import Training
 from paddlewheel.training.state import trainable
 from paddlewheel.training.strategies import Strategy
 from paddlewheel.training.sync.agreement import Exchanged, agree, gradient_factor, square
-from paddlewheel.training.sync.flat import bytes_of, flatten, shared_buffers, sizes_of, unflatten
+from paddlewheel.training.sync.flat import (
+    GradientBuffer,
+    bytes_of,
+    drop_gradients,
+    shared_buffers,
+    sizes_of,
+    unflatten,
+)
+
+TOLD = 3  # numbers of a step besides gradients and buffers: loss, stop, commit
 
 
 def build_dense(training: Training, model: Any, strategy: Strategy, total_steps: int) -> Dense:
@@ -43,17 +52,21 @@ class Dense:
         self.counted = [strategy.counts(name) for name, _ in named]
         self.buffers = shared_buffers(model) if strategy.data_group.size > 1 else []
         self.sizes, self.buffer_sizes = sizes_of(self.parameters), sizes_of(self.buffers)
-        self.num_gradients = sum(self.sizes)
+        self.held: GradientBuffer | None = None
+        if strategy.world.size > 1:
+            self.held = GradientBuffer(self.parameters, room=sum(self.buffer_sizes) + TOLD)
 
     def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
-        if self.strategy.world.size == 1:
+        held = self.held
+        if held is None:
             return self._alone(loss, scale=scale, stop=stop, commit=commit)
         with paddle.no_grad():
-            flat, told, sent_bytes = self._sum(self._told(loss, weight, stop=stop, commit=commit))
-            total, stops, commits = (float(value) for value in told[-3:].numpy())
+            held.rest.set_value(paddle.concat(self._told(loss, weight, stop=stop, commit=commit)))
+            sent_bytes = self._sum(held)
+            total, stops, commits = (float(value) for value in held.rest[-TOLD:].numpy())
             exchanged = agree(
                 self.strategy,
-                self._squares(flat),
+                self._squares(held.gradients),
                 total,
                 scale=scale,
                 stop=stops > 0,
@@ -62,12 +75,16 @@ class Dense:
             )
             factor = gradient_factor(exchanged.norm, scale=scale, clip_norm=self.clip_norm)
             if factor != 1.0:
-                flat.scale_(factor)
-            for parameter, piece in zip(self.parameters, unflatten(flat, self.sizes), strict=True):
-                parameter.grad = piece.reshape(parameter.shape)
-            for buffer, mean in zip(self.buffers, unflatten(told[:-3], self.buffer_sizes), strict=True):
+                held.gradients.scale_(factor)
+            for buffer, mean in zip(self.buffers, unflatten(held.rest[:-TOLD], self.buffer_sizes), strict=True):
                 buffer.set_value(mean.reshape(buffer.shape))
         return exchanged
+
+    def clear(self) -> None:
+        if self.held is None:
+            drop_gradients(self.parameters)
+        else:
+            self.held.clear()
 
     def after_update(self, step: int) -> int:
         return 0
@@ -87,20 +104,17 @@ class Dense:
         parts.append(paddle.to_tensor(np.array([stop, commit], np.float32)))
         return parts
 
-    def _sum(self, told: list[Any]) -> tuple[Any, Any, int]:
-        """(gradients, what else is told, bytes sent), summed over the data group; gradients in float32."""
+    def _sum(self, held: GradientBuffer) -> int:
+        """Sum what is held over the data group; bytes sent."""
         group = self.strategy.data_group
-        gradients = flatten([parameter.grad for parameter in self.parameters], self.sizes)
         if self.wire == "float32":
-            flat = paddle.concat([gradients, *told])
-            group.sum_(flat)
-            sent_bytes = bytes_of(flat) if group.size > 1 else 0
-            return flat[: self.num_gradients], flat[self.num_gradients :], sent_bytes
-        narrow, rest = gradients.astype(self.wire), paddle.concat(told)
+            group.sum_(held.flat)
+            return bytes_of(held.flat) if group.size > 1 else 0
+        narrow = held.gradients.astype(self.wire)
         group.sum_(narrow)
-        group.sum_(rest)
-        sent_bytes = bytes_of(narrow, rest) if group.size > 1 else 0
-        return narrow.astype("float32"), rest, sent_bytes
+        group.sum_(held.rest)
+        held.gradients.set_value(narrow.astype("float32"))
+        return bytes_of(narrow, held.rest) if group.size > 1 else 0
 
     def _alone(self, loss: Any | None, *, scale: float, stop: bool, commit: bool) -> Exchanged:
         """Nothing to sum: the norm is read, and the gradients are scaled, where they lie."""

@@ -33,6 +33,36 @@ def unflatten(flat: Any, sizes: Sequence[int]) -> list[Any]:
     return list(paddle.split(flat, list(sizes))) if len(sizes) > 1 else [flat][: len(sizes)]
 
 
+def drop_gradients(parameters: Sequence[Any]) -> None:
+    """Forget the parameters' gradients; a parameter that a step leaves unused has none then."""
+    for parameter in parameters:
+        parameter.clear_gradient(False)
+
+
+class GradientBuffer:
+    """The gradients of float32 parameters as parts of one flat tensor, in which the backward pass adds them up.
+
+    flat: float32, the gradients in order, and `room` more numbers behind them for what is summed along; gradients,
+    rest: views of both. So a gradient of a hundred megabytes is neither gathered into a buffer nor handed out again.
+    """
+
+    def __init__(self, parameters: Sequence[Any], *, room: int) -> None:
+        sizes = sizes_of(parameters)
+        count = sum(sizes)
+        self.flat = paddle.zeros([count + room])
+        self.gradients, self.rest = self.flat[:count], self.flat[count:]
+        start = 0
+        for parameter, size in zip(parameters, sizes, strict=True):
+            part = self.flat[start : start + size].reshape(parameter.shape)
+            parameter.grad = part  # which copies it; only then is there a gradient to give memory to
+            part._share_buffer_to(parameter._grad_ivar())
+            start += size
+
+    def clear(self) -> None:
+        """All zeros: a parameter that a step leaves unused has a gradient of zero."""
+        self.flat.zero_()
+
+
 def shared_buffers(model: Any) -> list[Any]:
     """What a model holds in float32 and no gradient moves, which ranks average: running means, kept by Paddle's batch
     norms as parameters that are not trained, and buffers."""

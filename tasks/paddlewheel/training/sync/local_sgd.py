@@ -18,7 +18,7 @@ from paddlewheel.recipe import Training
 from paddlewheel.training.state import trainable
 from paddlewheel.training.strategies import Strategy
 from paddlewheel.training.sync.agreement import Exchanged, agree, gradient_factor, square
-from paddlewheel.training.sync.flat import bytes_of, flatten, shared_buffers, sizes_of, unflatten
+from paddlewheel.training.sync.flat import bytes_of, drop_gradients, flatten, shared_buffers, sizes_of, unflatten
 
 OUTER, INNER = "outer.", "optimizer."
 
@@ -79,6 +79,9 @@ class LocalSGD:
                 for parameter in self.parameters:
                     parameter.grad.scale_(factor)
         return replace(exchanged, alike=self.strategy.data_group.size == 1)
+
+    def clear(self) -> None:
+        drop_gradients(self.parameters)
 
     def after_update(self, step: int) -> int:
         """At a round's end, the mean of the parameters, or the outer step towards it; bytes sent."""

@@ -18,7 +18,7 @@ from paddlewheel.recipe import Training
 from paddlewheel.training.state import trainable
 from paddlewheel.training.strategies import Strategy
 from paddlewheel.training.sync.agreement import Exchanged, agree, gradient_factor, square
-from paddlewheel.training.sync.flat import bytes_of, shared_buffers, sizes_of, unflatten
+from paddlewheel.training.sync.flat import bytes_of, drop_gradients, shared_buffers, sizes_of, unflatten
 
 WHOLE_BELOW = 512  # elements; an index costs as much as a value
 RESIDUAL = "residual."
@@ -82,6 +82,9 @@ class TopK:
                     paddle.scatter(one, at, paddle.zeros([len(at)])) for one, at in zip(wanted, chosen, strict=True)
                 ]
         return exchanged
+
+    def clear(self) -> None:
+        drop_gradients(self.parameters)
 
     def after_update(self, step: int) -> int:
         return 0
