@@ -29,6 +29,7 @@ from paddlewheel.storage import Store, open_store
 from paddlewheel.training.aftermath import publish_end, publish_logs, publish_rest
 from paddlewheel.training.attempts import Attempt, list_attempts, open_attempt
 from paddlewheel.training.less_memory import with_less
+from paddlewheel.training.machine import Machine
 from paddlewheel.training.progress import Progress, line_of_result, progress_of
 from paddlewheel.training.ranks import dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
@@ -106,7 +107,8 @@ def _run_attempt(
         stacks = ""
         try:
             watch = Watch(ranks=ranks, resources=resources, step=attempt.resumed_from_step)
-            end = _watch(watch, run, attempt, stop, store=store, tell=tell)
+            machine = Machine(store, run, attempt, ranks, device=resources.device)
+            end = _watch(watch, machine, run, attempt, stop, store=store, tell=tell)
             if end.kind == "hang":
                 stacks = dump_stacks(ranks)
             if end.kind == "memory":
@@ -115,6 +117,7 @@ def _run_attempt(
                 end = with_less(end, recipe.training, attempt, str(beat.get("phase")))
         finally:
             kill_ranks(ranks)
+        machine.publish()
         step = max([watch.step, *(int((rank.heartbeat() or {}).get("step") or 0) for rank in ranks)])
         if end.kind != "done":
             publish_rest(store, run, attempt, ranks)
@@ -130,7 +133,14 @@ def _run_attempt(
 
 
 def _watch(
-    watch: Watch, run: Manifest, attempt: Attempt, stop: threading.Event, *, store: Store, tell: Tell | None
+    watch: Watch,
+    machine: Machine,
+    run: Manifest,
+    attempt: Attempt,
+    stop: threading.Event,
+    *,
+    store: Store,
+    tell: Tell | None,
 ) -> End:
     """Look at the ranks until they end. A stop is asked of them once, and awaited for shutdown_seconds."""
     stop_at: float | None = None
@@ -143,6 +153,7 @@ def _watch(
             if stop.is_set() and end.kind in MENDED_BY_RESTART:
                 return dataclasses.replace(end, kind="stopped", message=f"asked to stop; {end.message}")
             return end
+        machine.poll(watch.step)
         now = time.monotonic()
         if stop.is_set() and stop_at is None:
             stop_at = now

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import ATTEMPT_FILE, newest_commit
+from paddlewheel.training.events import stamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Attempt:
 class Verdict:
     """Why an attempt ended. `kind` is the agent's word for `exit_code` (docs/architecture.md).
 
-    next_micro_batch, retry: as in `watch.End`.
+    next_micro_batch, retry: as in `watch.End`. `at`: when it was passed, as in events.
     """
 
     attempt: int
@@ -50,6 +51,7 @@ class Verdict:
     log_tail: str = ""
     next_micro_batch: int | None = None
     retry: bool = True
+    at: float = field(default_factory=stamp)
 
 
 def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
@@ -64,7 +66,7 @@ def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
             world_size=world_size,
             host=socket.gethostname(),
             pid=os.getpid(),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             micro_batch=_next_micro_batch(store, run_key, earlier[-1]) if earlier else None,
         )
         key = f"runs/{run_key}/attempts/{number}.json"

@@ -8,42 +8,73 @@ back when its guard went back to a commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.attempts import list_attempts, read_verdict
+from paddlewheel.training.attempts import Attempt, list_attempts, read_verdict
 from paddlewheel.training.events import AttemptRecord, StepRecord
 
 
-def read_curve(store: Store, run_key: str) -> list[StepRecord]:
-    """Rank 0's steps in their order, each global step at most once. `run_key` with or without `runs/`.
+def read_curve(store: Store, run_key: str, *, rank: int = 0) -> list[StepRecord]:
+    """A rank's steps in their order, each global step at most once. `run_key` with or without `runs/`.
 
     A step whose update was left out, or whose batch was passed over, is none.
     """
     records: dict[int, StepRecord] = {}
-    for event in read_counted(store, run_key):
+    for event in read_counted(store, run_key, rank=rank):
         if event["event"] == "EndStepEvent":
-            records[event["step"]] = StepRecord(**{name: event[name] for name in StepRecord.__dataclass_fields__})
+            known = {name: event[name] for name in StepRecord.__dataclass_fields__ if name in event}
+            records[event["step"]] = StepRecord(**known)
     return [records[step] for step in sorted(records)]
 
 
-def read_counted(store: Store, run_key: str) -> list[dict[str, Any]]:
-    """Rank 0's events of steps that count, in the order they were told: without what was rolled back.
+def read_counted(store: Store, run_key: str, *, rank: int = 0) -> list[dict[str, Any]]:
+    """A rank's events of steps that count, in the order they were told: without what was rolled back."""
+    attempts = list_attempts(store, run_key)
+    return [event for event, counts in mark_counted(read_events(store, run_key, rank=rank), attempts) if counts]
+
+
+def mark_counted(events: Iterable[dict[str, Any]], attempts: Sequence[Attempt]) -> list[tuple[dict[str, Any], bool]]:
+    """One rank's events in the order they were told, each with whether it counts.
 
     An anomaly with `back_to` takes back all that was told of later steps before it, but for the anomalies themselves.
     """
-    attempts = list_attempts(store, run_key)
-    found: list[dict[str, Any]] = []
-    for event in read_events(store, run_key, rank=0):
+    marked: list[tuple[dict[str, Any], bool]] = []
+    for event in events:
         later = [one.resumed_from_step for one in attempts if one.number > event["attempt"]]
-        if event["step"] > min(later, default=event["step"]):
-            continue
+        counts = event["step"] <= min(later, default=event["step"])
+        if counts and event.get("back_to") is not None:
+            marked = [(one, before and (one["step"] <= event["back_to"] or "back_to" in one)) for one, before in marked]
+        marked.append((event, counts))
+    return marked
+
+
+def read_machines(store: Store, run_key: str) -> list[dict[str, Any]]:
+    """What agents said of their nodes (MachineEvent), by attempt and time, without looks at what was rolled back."""
+    attempts, backs = list_attempts(store, run_key), []
+    for event in read_counted(store, run_key):
         if event.get("back_to") is not None:
-            found = [one for one in found if one["step"] <= event["back_to"] or "back_to" in one]
-        found.append(event)
+            backs.append((event["attempt"], event["at"], event["back_to"]))
+    found = []
+    for attempt in attempts:
+        later = [one.resumed_from_step for one in attempts if one.number > attempt.number]
+        for event in _read_chunks(store, f"{_events(run_key)}/attempt-{attempt.number}/node-0"):
+            counts = event["step"] <= min(later, default=event["step"])
+            taken_back = any(
+                number == attempt.number and event["at"] <= at and event["step"] > step for number, at, step in backs
+            )
+            if counts and not taken_back:
+                found.append(event)
     return found
+
+
+def list_ranks(store: Store, run_key: str) -> list[int]:
+    """Ranks of the last attempt that told anything."""
+    folders = sorted(store.children(_events(run_key)), key=lambda name: int(name.removeprefix("attempt-")))
+    names = store.children(f"{_events(run_key)}/{folders[-1]}") if folders else []
+    return sorted(int(name.removeprefix("rank-")) for name in names if name.startswith("rank-"))
 
 
 def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:
@@ -71,19 +102,27 @@ def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:
 
 def read_events(store: Store, run_key: str, *, rank: int) -> Iterator[dict[str, Any]]:
     """One rank's published events by attempt, in the order they were told."""
-    folder = f"runs/{run_key.removeprefix('runs/')}/events"
+    folder = _events(run_key)
     for attempt in sorted(store.children(folder), key=lambda name: int(name.removeprefix("attempt-"))):
-        chunks = [stat.key for stat in store.list(f"{folder}/{attempt}/rank-{rank}")]
-        for key in sorted(chunks, key=_chunk_order):
-            for line in store.read(key).splitlines():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise StorageError(f"{store.uri(key)} is damaged: {error}") from error
+        yield from _read_chunks(store, f"{folder}/{attempt}/rank-{rank}")
+
+
+def _events(run_key: str) -> str:
+    return f"runs/{run_key.removeprefix('runs/')}/events"
+
+
+def _read_chunks(store: Store, folder: str) -> Iterator[dict[str, Any]]:
+    """The events in a folder's files, in the order of the files."""
+    for key in sorted((stat.key for stat in store.list(folder)), key=_chunk_order):
+        for line in store.read(key).splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise StorageError(f"{store.uri(key)} is damaged: {error}") from error
 
 
 def _chunk_order(key: str) -> tuple[bool, int, int]:
     """step-S.jsonl by S; those after the attempt went back to a commit (step-S-back-N) after those before; last what
-    an agent published after a death (step-S-rest)."""
+    an agent published after a death (step-S-rest). Of a node: part-N.jsonl by N."""
     words = key.rpartition("/")[2].removesuffix(".jsonl").split("-")
     return words[-1] == "rest", int(words[3]) if "back" in words else 0, int(words[1])

@@ -7,18 +7,25 @@ name. `epoch` counts from 1; `step` is the number of global steps done when the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+
+
+def stamp() -> float:
+    """Now, as events say it: seconds since 1970, UTC."""
+    return round(time.time(), 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Fields of every event."""
+    """Fields of every event. `at`: when it was told, seconds since 1970, UTC."""
 
     attempt: int
     rank: int
     epoch: int
     step: int
+    at: float = field(default_factory=stamp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +81,8 @@ class AnomalyEvent(Event):
 
     kind: what was out of line (loss, norm), or overflow of an fp16 loss, or passed: a batch that was bad before the
     state went back, visited and not trained on. value: the figure (of an overflow the scale), as text, since JSON has
-    no nan. `batch`: the step of the epoch, from 0; `first_ids`: sample ids of this rank's first rows in it.
+    no nan. `batch`: the step of the epoch, from 0; `first_ids`: sample ids of this rank's first rows in it. `seconds`:
+    of the step, or of going back.
     """
 
     kind: str
@@ -82,6 +90,7 @@ class AnomalyEvent(Event):
     batch: int
     first_ids: tuple[int, ...]
     back_to: int | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +114,55 @@ class ResumeEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankFigures:
+    """What a rank's process takes: processors (1.0 is one of them, busy all the time) and memory."""
+
+    rank: int
+    processors: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFigures:
+    """What NVML says of one GPU; a figure that it does not give is None. `busy`: share of the time, 0 to 1."""
+
+    index: int
+    busy: float | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    celsius: float | None = None
+    watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineEvent:
+    """How a node stands while its ranks are at `step`; the agent tells it every few seconds, to no handler.
+
+    The figures are of the last `seconds`. memory_bytes: in use without what the kernel can drop; memory_limit_bytes:
+    the control group's, else the host's. Read, written, received and sent: bytes a second of the whole node.
+    """
+
+    attempt: int
+    node: int
+    step: int
+    seconds: float
+    processors: float
+    num_processors: int
+    memory_bytes: int
+    memory_limit_bytes: int
+    read_bytes: float
+    written_bytes: float
+    received_bytes: float
+    sent_bytes: float
+    disk_free_bytes: int
+    ranks: Sequence[RankFigures] = ()
+    gpus: Sequence[GpuFigures] = ()
+    at: float = field(default_factory=stamp)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One global step as it finally counts. Seconds and parts are rank 0's."""
+    """One global step as it finally counts. Seconds, parts, memory and bytes sent are one rank's (rank 0's mostly)."""
 
     step: int
     epoch: int
@@ -116,6 +172,9 @@ class StepRecord:
     seconds: float
     attempt: int
     parts: Mapping[str, float] = field(default_factory=dict)
+    rss_bytes: int = 0
+    sent_bytes: int = 0
+    at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +190,6 @@ class AttemptRecord:
     verdict: str = ""
 
 
-def to_line(event: Event) -> bytes:
+def to_line(event: Event | MachineEvent) -> bytes:
     """The event as one line of JSON with its class name."""
     return json.dumps({"event": type(event).__name__, **asdict(event)}, separators=(",", ":")).encode() + b"\n"

@@ -25,6 +25,7 @@ from paddlewheel.training.events import (
     EndStepEvent,
     EvaluationEvent,
     ResumeEvent,
+    stamp,
 )
 from paddlewheel.training.fit import Fit, prepare, snapshot, writers
 from paddlewheel.training.monitor import Monitor
@@ -174,12 +175,13 @@ def last_bad(loop: Loop) -> AnomalyEvent:
 
 def roll_back(loop: Loop) -> None:
     """Take the last commit's state; a stop that was asked for meanwhile is heeded by the next step."""
-    anomaly = last_bad(loop)
+    anomaly, begun = last_bad(loop), time.monotonic()
     loop.fit = go_back(loop.fit, loop.run, loop.committer, anomaly, store=loop.store)
     loop.due.done()
     loop.moves, loop.rollbacks, loop.stalled = loop.moves + 1, loop.rollbacks + 1, 0.0
     loop.monitor.beat("train", step=loop.fit.step, moves=loop.moves)
-    loop.monitor.tell(replace(anomaly, step=loop.fit.step, back_to=loop.fit.step))
+    step, seconds = loop.fit.step, round(time.monotonic() - begun, 6)
+    loop.monitor.tell(replace(anomaly, step=step, back_to=step, at=stamp(), seconds=seconds))
 
 
 def validate(loop: Loop, epoch: int) -> bool:

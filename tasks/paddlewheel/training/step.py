@@ -40,7 +40,7 @@ def run_step(
     fit.mine[epoch] = (fit.mine.get(epoch, 0) + sample_hash(batch.sample_ids_B)) & MASK
     if fit.guard.passes_over(place):
         end_step(fit, clock, updated=False)
-        told = anomaly(fit, who, place, batch, ("passed", ""))
+        told = anomaly(fit, who, place, batch, ("passed", ""), clock=clock)
         return told, Exchanged(loss=0.0, norm=0.0, stop=False, commit=False)
     buffers = [(one, one.clone()) for one in fit.buffers]
     batches = [to_tensors(one) for one in micro_batches(batch, training.micro_batch)]
@@ -65,7 +65,7 @@ def run_step(
     sent_bytes = exchanged.sent_bytes + end_step(fit, clock, updated=fault is None)
     fit.shares.add(clock.parts, len(batch), strategy)
     if fault is not None:
-        return anomaly(fit, who, place, batch, (fault[0], f"{fault[1]:g}")), exchanged
+        return anomaly(fit, who, place, batch, (fault[0], f"{fault[1]:g}"), clock=clock), exchanged
     event = EndStepEvent(
         **who,
         epoch=epoch,
@@ -113,14 +113,21 @@ def end_step(fit: Fit, clock: Clock, *, updated: bool) -> int:
 
 
 def anomaly(
-    fit: Fit, who: dict[str, int], place: tuple[int, int], batch: Batch, fault: tuple[str, str]
+    fit: Fit, who: dict[str, int], place: tuple[int, int], batch: Batch, fault: tuple[str, str], *, clock: Clock
 ) -> AnomalyEvent:
     """What is told of a step that left the parameters as they were. fault: kind, value."""
     epoch, step_in_epoch = place
     kind, value = fault
     first_ids = tuple(int(one) for one in batch.sample_ids_B[:FIRST_IDS])
     return AnomalyEvent(
-        **who, epoch=epoch, step=fit.step, kind=kind, value=value, batch=step_in_epoch, first_ids=first_ids
+        **who,
+        epoch=epoch,
+        step=fit.step,
+        kind=kind,
+        value=value,
+        batch=step_in_epoch,
+        first_ids=first_ids,
+        seconds=clock.total,
     )
 
 
