@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ from paddlewheel.training.strategies import Strategy
 from paddlewheel.training.sync import Sync, build_sync
 from paddlewheel.training.sync.flat import shared_buffers
 from paddlewheel.training.validation import Scores
+
+NUMBERS = "_pow_acc"  # ends of names that an optimizer gives to single numbers, the powers of Adam's betas
 
 
 @dataclass(kw_only=True)
@@ -84,12 +86,13 @@ def prepare(
     model = strategy.wrap(prepare_model(model, training, paddle.get_device().partition(":")[0]))
     model.train()
     total_steps = training.epochs * loader.steps_per_epoch
+    owned = strategy.owned(model)
     fit = Fit(
         recipe=recipe,
         loader=loader,
         strategy=strategy,
         model=model,
-        optimizer=build_optimizer(training.optimizer, strategy.owned(model)),
+        optimizer=build_optimizer(training.optimizer, owned, whole_axes=whole_axes(strategy, owned)),
         sync=build_sync(training, model, strategy, total_steps),
         average=Average(model, training.average_decay) if training.average_decay else None,
         guard=StepGuard(training.guard),
@@ -118,7 +121,7 @@ def restore(fit: Fit, commit: Commit, store: Store) -> None:
     set_tensors(model, open_arrays(store, commit, "model"), where, pieces=pieces["model"], complete=complete)
     where = f"{store.uri(commit.key)}/optimizer"
     arrays = open_arrays(store, commit, "optimizer")
-    owns_all = complete and len(fit.strategy.owned(fit.model)) == len(trainable(fit.model))
+    owns_all = complete and num_elements(fit.strategy.owned(fit.model)) == num_elements(trainable(fit.model))
     set_tensors(optimizer, arrays, where, pieces=pieces["optimizer"], complete=owns_all)
     fit.sync.load(commit.step, open_own(store, commit), optimizer)
     fit.step, fit.order, fit.mine = commit.step, dict(commit.order), {}
@@ -150,11 +153,10 @@ def tensors_of(fit: Fit) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict
         piece = strategy.piece(name.removeprefix(AVERAGE), tensor)
         if piece is not None:
             pieces["model"][name] = piece
-    for name, tensor in optimizer.items():
+    for name in optimizer:
         parameter = name.rpartition(".")[0]
-        # Others are single numbers, such as the powers of Adam's betas.
-        if list(tensor.shape) == list(parameters[parameter].shape):
-            piece = strategy.piece(parameter, parameters[parameter])
+        if not name.endswith(NUMBERS):
+            piece = strategy.owned_piece(parameter, parameters[parameter])
             if piece is not None:
                 pieces["optimizer"][name] = piece
     return model, optimizer, pieces
@@ -175,10 +177,11 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
     model, optimizer, pieces = tensors_of(fit)
     own = fit.sync.state(optimizer) if fit.sync.own else {}
     model = {name: tensor for name, tensor in model.items() if strategy.writes(name.removeprefix(AVERAGE))}
+    parameters = dict(strategy.owned(fit.model))
     optimizer = {
         name: tensor
         for name, tensor in optimizer.items()
-        if name in pieces["optimizer"] or strategy.writes(name.rpartition(".")[0])
+        if name in pieces["optimizer"] or writes_number(strategy, name.rpartition(".")[0], parameters)
     }
     return Snapshot(
         step=fit.step,
@@ -197,6 +200,23 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
         },
         progress=progress_of(fit),
     )
+
+
+def writes_number(strategy: Strategy, name: str, owned: Mapping[str, Any]) -> bool:
+    """Whether this rank gives what an optimizer keeps once for a parameter to a commit: of those that have pieces, the
+    one with the first element does."""
+    piece = strategy.owned_piece(name, owned[name])
+    return strategy.writes(name) if piece is None else not any(piece.start)
+
+
+def whole_axes(strategy: Strategy, owned: Sequence[tuple[str, Any]]) -> dict[str, int]:
+    """Axes of owned parameters as the model has them, by name."""
+    return {name: len((strategy.owned_piece(name, parameter) or parameter).shape) for name, parameter in owned}
+
+
+def num_elements(named: Sequence[tuple[str, Any]]) -> int:
+    """Of all these parameters."""
+    return sum(int(parameter.size) for _, parameter in named)
 
 
 def writers(fit: Fit) -> Sequence[int]:

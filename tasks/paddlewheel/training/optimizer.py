@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddlewheel.recipe import Optimizer, Schedule, Training
@@ -57,15 +57,19 @@ def learning_rate(step: int, *, total_steps: int, peak: float, schedule: Schedul
             return max(schedule.floor, peak * math.sqrt(max(1, schedule.warmup_steps) / (step + 1)))
 
 
-def build_optimizer(recipe: Optimizer, owned: Sequence[tuple[str, Any]]) -> Any:
+def build_optimizer(
+    recipe: Optimizer, owned: Sequence[tuple[str, Any]], *, whole_axes: Mapping[str, int] | None = None
+) -> Any:
     """A Paddle optimizer over the named parameters. Clipping is not its part: the exchange of gradients clips.
 
     weight_decay is decoupled in adamw and lamb, where it spares biases and other vectors, and an L2 term in the others.
+    whole_axes: axes of each parameter as the model has it, by name, where what is owned are flat parts.
     """
     import paddle
 
     parameters = [parameter for _, parameter in owned]
-    vectors = {parameter.name for parameter in parameters if len(parameter.shape) <= 1}
+    axes = whole_axes or {name: len(parameter.shape) for name, parameter in owned}
+    vectors = {parameter.name for name, parameter in owned if axes[name] <= 1}
     decay: dict[str, Any] = {"weight_decay": recipe.weight_decay or None}
     if recipe.name == "adamw":
         decay = {"weight_decay": recipe.weight_decay, "apply_decay_param_fun": lambda name: name not in vectors}

@@ -55,6 +55,7 @@ def run_step(
     fault = judge(fit, place, exchanged)
     rate = learning_rate(fit.step, total_steps=fit.total_steps, peak=peak_rate(training), schedule=training.schedule)
     if fault is None:
+        strategy.before_update(fit.model)
         fit.optimizer.set_lr(rate)
         fit.optimizer.step()
     else:

@@ -12,6 +12,7 @@ from paddlewheel.training.groups import Group
 from paddlewheel.training.pieces import Piece
 from paddlewheel.training.strategies.data_parallel import DataParallel
 from paddlewheel.training.strategies.single import build_single
+from paddlewheel.training.strategies.zero import build_zero
 
 __all__ = ["STRATEGIES", "Compute", "Strategy", "build_strategy"]
 
@@ -49,7 +50,7 @@ class Strategy(Protocol):
         """What this rank trains of the model, equal on all ranks of its data group."""
 
     def owned(self, model: Any) -> list[tuple[str, Any]]:
-        """Names in the whole model and parameters that this rank's optimizer updates."""
+        """Names in the whole model and parameters that this rank's optimizer updates, or its parts of them."""
 
     def backward(self, model: Any, batches: Sequence[Any], weights: Sequence[float], compute: Compute) -> Any | None:
         """Forward and backward of this rank's micro-batches, gradients added up in the parameters.
@@ -62,11 +63,18 @@ class Strategy(Protocol):
         """Whether this rank's gradient of the parameter takes part in the norm over the model group: one of those
         that hold it whole does, each that holds a piece of it does."""
 
+    def before_update(self, model: Any) -> None:
+        """Make ready what the optimizer updates, where that is not the model's own parameters."""
+
     def after_update(self, model: Any) -> int:
         """Make this rank's update known to those that hold the same parameters and did not make it; bytes sent."""
 
     def piece(self, name: str, tensor: Any) -> Piece | None:
-        """Where a tensor of the model, or an optimizer's one of a parameter's shape, lies in the whole; None: whole."""
+        """Where a tensor of the model lies in the whole; None: whole."""
+
+    def owned_piece(self, name: str, parameter: Any) -> Piece | None:
+        """Where an `owned` parameter, and what an optimizer keeps for each of its elements, lies in the whole; None:
+        whole."""
 
     def writes(self, name: str) -> bool:
         """Whether this rank gives the model's tensor of this name to a commit: exactly one of those that hold it."""
@@ -78,6 +86,7 @@ class Strategy(Protocol):
 STRATEGIES: dict[str, Callable[[int, int, Parallel], Strategy]] = {
     "single": build_single,
     "data_parallel": DataParallel,
+    "zero": build_zero,
 }
 
 

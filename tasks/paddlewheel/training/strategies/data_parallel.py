@@ -46,10 +46,16 @@ class DataParallel:
     def counts(self, name: str) -> bool:
         return True
 
+    def before_update(self, model: Any) -> None:
+        pass
+
     def after_update(self, model: Any) -> int:
         return 0
 
     def piece(self, name: str, tensor: Any) -> Piece | None:
+        return None
+
+    def owned_piece(self, name: str, parameter: Any) -> Piece | None:
         return None
 
     def writes(self, name: str) -> bool:

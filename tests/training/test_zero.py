@@ -1,0 +1,234 @@
+"""Ranks that each keep a part of the optimizer's state: equal to one process, and their commits to each other's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from paddlewheel.data.order import sample_hash
+from paddlewheel.errors import RecipeError
+from paddlewheel.recipe import Optimizer
+from paddlewheel.recipe_check import load_recipe
+from paddlewheel.training.checkpoint import load_weights, open_arrays
+from paddlewheel.training.optimizer import build_optimizer
+from paddlewheel.training.state import trainable
+from paddlewheel.training.strategies.zero import cut_shards, run_bounds
+
+from .conftest import TREE, free_ports
+
+HERE = Path(__file__).parent
+# Global batches of 16 over 65 rows: the fifth of an epoch has one row, so that some ranks have none. Ten steps.
+ROWS, STEPS = 65, 10
+ZERO = {"training.strategy": "zero"}
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {"learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.3},
+    "adam": {"learning_rate": 0.01, "weight_decay": 0.01},
+    "sgd": {"learning_rate": 0.2, "clip_norm": 0.3},
+    "momentum": {"learning_rate": 0.1, "weight_decay": 0.01, "params": {"use_nesterov": True}},
+    "adagrad": {"learning_rate": 0.05},
+    "rmsprop": {"learning_rate": 0.01, "params": {"centered": True, "momentum": 0.9}},
+    "adamax": {"learning_rate": 0.01},
+    "nadam": {"learning_rate": 0.01},
+    "radam": {"learning_rate": 0.01},
+}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handlers' module on the path of this process and of the ranks."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+
+
+def optimizer(name: str) -> dict[str, Any]:
+    return {"training.optimizer": {"name": name, **KINDS[name]}}
+
+
+def arrays_of(run: Any) -> dict[str, np.ndarray]:
+    """All tensors of the newest commit, averages and the optimizer's too."""
+    commit = run.commit()
+    parts = [open_arrays(run.store, commit, part) for part in ("model", "optimizer")]
+    return {name: part[name] for part in parts for name in part}
+
+
+def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    assert one.keys() == other.keys()
+    return all(one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def commit_again(run: Any, attempt: int, strategy: str, world_size: int) -> list[int]:
+    """The newest commit, loaded under a strategy by so many ranks and committed as `attempt`; bytes of each rank's
+    optimizer."""
+    endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
+    ranks = []
+    for rank in range(world_size):
+        variables = {
+            "PADDLE_TRAINER_ID": str(rank),
+            "PADDLE_TRAINERS_NUM": str(world_size),
+            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+            "PADDLE_DISTRI_BACKEND": "gloo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(HERE / "zero_rank.py"), run.store.root, run.uri, str(attempt), strategy]
+        ranks.append(
+            subprocess.Popen(
+                command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    told = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world_size, told
+    return [int(out.split()[-1]) for out, _ in told]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "world_size"), [("adamw", 2), ("adamw", 3), ("momentum", 2), *((name, 4) for name in KINDS)]
+)
+def test_ten_steps_equal_one_process_when_each_rank_updates_its_part(
+    new_run: Callable[..., Any], name: str, world_size: int
+) -> None:
+    common = {**optimizer(name), "training.average_decay": 0.9}
+    alone, ranks = new_run("alone", rows=ROWS, overrides=common), new_run("ranks", rows=ROWS, overrides=common | ZERO)
+    assert alone.train(1) == [0], alone.logs(1)
+    assert ranks.train(1, world_size=world_size) == [0] * world_size, ranks.logs(1)
+    assert (ranks.commit().step, ranks.commit().order) == (STEPS, alone.commit().order)
+    for averaged in (False, True):
+        one, many = (load_weights(run.store, run.commit(), averaged=averaged) for run in (alone, ranks))
+        assert 0 < distance(one, many) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["dense", "topk"])
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_weights_and_state_are_those_of_data_parallel_to_the_bit(
+    new_run: Callable[..., Any], name: str, sync: str
+) -> None:
+    common = {**optimizer(name), "training.average_decay": 0.9, "training.sync": sync}
+    plain, zero = (new_run(one, rows=ROWS, overrides=common | more) for one, more in (("plain", {}), ("zero", ZERO)))
+    for run in (plain, zero):
+        assert run.train(1, world_size=3) == [0] * 3, run.logs(1)
+    one, other = arrays_of(plain), arrays_of(zero)
+    assert any(key.startswith("average.") for key in one)
+    assert same_bits(one, other)
+
+
+@pytest.mark.slow
+def test_arrays_are_the_same_when_a_commit_goes_through_strategies_and_numbers_of_ranks(
+    new_run: Callable[..., Any],
+) -> None:
+    run = new_run("run", rows=ROWS, overrides={**optimizer("adamw"), **ZERO, "training.average_decay": 0.9})
+    assert run.train(1, world_size=4) == [0] * 4, run.logs(1)
+    saved = arrays_of(run)
+    count = sum(array.size for name, array in saved.items() if name.endswith(".moment1"))
+    tensors = sum(name.endswith(".moment1") for name in saved)
+    held = {}
+    for attempt, (strategy, world_size) in enumerate(
+        [("zero", 4), ("zero", 2), ("zero", 1), ("data_parallel", 2), ("zero", 3), ("single", 1), ("zero", 2)], 2
+    ):
+        held[strategy, world_size] = commit_again(run, attempt, strategy, world_size)
+        assert (run.commit().attempt, run.commit().world_size) == (attempt, world_size)
+        assert same_bits(arrays_of(run), saved), (strategy, world_size)
+    # Two moments in four bytes each of every element, and two powers of betas of every tensor.
+    assert held["data_parallel", 2] == [8 * count + 8 * tensors] * 2
+    for world_size in (2, 3, 4):
+        bytes_R = np.array(held["zero", world_size])
+        assert (bytes_R <= 8 * (count // world_size + 1) + 8 * tensors).all()
+        # Each tensor's powers stand on as many ranks as it is cut for: one more for each of the cuts at the most.
+        assert 8 * count + 8 * tensors <= bytes_R.sum() <= 8 * count + 8 * (tensors + world_size - 1)
+
+
+@pytest.mark.slow
+def test_training_is_bit_identical_when_resumed_after_a_kill(new_run: Callable[..., Any]) -> None:
+    lively = {
+        **optimizer("adamw"),
+        **ZERO,
+        "model.params": {"embedding": 4, "hidden": [8], "dropout": 0.3},
+        "training.average_decay": 0.9,
+        "training.handlers": ["observer:kill"],
+    }
+    quiet, killed = (new_run(one, rows=ROWS, overrides=lively) for one in ("quiet", "killed"))
+    assert quiet.train(1, world_size=3) == [0] * 3, quiet.logs(1)
+    codes = killed.train(1, world_size=3, KILL_AT="2:7")
+    assert -9 in codes, (codes, killed.logs(1))
+    assert killed.commit().step == 4
+    assert killed.train(2, world_size=3) == [0] * 3, killed.logs(2)
+    digests = [[shard.digest for shard in run.commit().manifest.files] for run in (quiet, killed)]
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 4  # the model, and each rank's part of the optimizer's state
+    assert killed.commit().order == {1: sample_hash(quiet.ids), 2: sample_hash(quiet.ids)}
+
+
+@pytest.mark.slow
+def test_all_ranks_hold_the_same_when_a_step_is_left_out(new_run: Callable[..., Any], tmp_path: Path) -> None:
+    common = {"model.name": "digested:build", **optimizer("adamw")}
+    told = {}
+    for name, more in (("plain", {}), ("zero", ZERO)):
+        run = new_run(name, rows=64, overrides=common | more, poisoned=[20])
+        (tmp_path / f"digests-{name}").mkdir()
+        codes = run.train(1, world_size=4, DIGESTS=str(tmp_path / f"digests-{name}"))
+        assert codes == [0] * 4, run.logs(1)
+        assert run.commit().progress["guard"]["skipped"] == 2
+        told[name] = [(tmp_path / f"digests-{name}" / f"{rank}.txt").read_text().split() for rank in range(4)]
+    [steps] = {tuple(one) for one in told["zero"]}
+    assert len(steps) == 8
+    # A step that is left out, one in each epoch, leaves the parameters; the last step's outcome is not among them.
+    assert len(set(steps)) in (6, 7)
+    assert told["zero"] == told["plain"]
+
+
+def test_lengths_differ_by_one_at_the_most_when_elements_do_not_divide() -> None:
+    assert run_bounds(10, 4) == [0, 2, 5, 7, 10]
+    assert run_bounds(3, 4) == [0, 0, 1, 2, 3]
+
+
+def test_weights_decay_and_vectors_do_not_when_all_shards_are_flat() -> None:
+    layer = paddle.nn.Linear(3, 2, paddle.ParamAttr(learning_rate=0.5))
+    shards = cut_shards(trainable(layer), 2, 7)
+    assert [(one.name, one.piece.shape, one.piece.start, one.piece.size) for one in shards] == [
+        ("weight", (3, 2), (2,), (4,)),
+        ("bias", (2,), (0,), (1,)),
+    ]
+    for shard in shards:
+        shard.tensor.set_value(paddle.ones_like(shard.tensor))
+        shard.tensor.grad = paddle.zeros_like(shard.tensor)
+    recipe = Optimizer(name="adamw", learning_rate=0.1, weight_decay=0.5)
+    build_optimizer(recipe, [(one.name, one.tensor) for one in shards], whole_axes={"weight": 2, "bias": 1}).step()
+    # 1 - 0.5 (the layer's own factor) * 0.1 * 0.5; nothing but decay moves where there is no gradient.
+    assert shards[0].tensor.numpy() == pytest.approx(0.975)
+    assert shards[1].tensor.numpy() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"training.optimizer.name": "lamb"}, "training.optimizer.name: 'lamb': needs norms of whole tensors"),
+        ({"training.sync": "local_sgd"}, "training.sync: 'local_sgd': has each rank update all parameters"),
+        ({"training.parallel.zero_stage": 2}, "zero_stage: 2: a CPU has stage 1 alone"),
+        (
+            {"training.parallel.zero_stage": 3, "resources.device": "gpu"},
+            "zero_stage: 3: stages 2 and 3 are not in this version; use 1",
+        ),
+    ],
+)
+def test_what_parts_of_tensors_do_not_allow_is_refused_when_the_recipe_is_read(
+    overrides: dict[str, Any], words: str
+) -> None:
+    load_recipe(TREE, ZERO)
+    with pytest.raises(RecipeError) as told:
+        load_recipe(TREE, ZERO | overrides)
+    assert words in str(told.value)
