@@ -45,13 +45,14 @@ CHILD = r"""
 import json, os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[4])})
 how, root, run_uri = sys.argv[1:4]
-from paddlewheel.training.entry import import_paddle, read_recipe
+from paddlewheel.training.entry import import_paddle
 import_paddle()
 import numpy as np, paddle
 from paddlewheel.data.loader import open_loader, to_tensors
 from paddlewheel.manifest import read_manifest
 from paddlewheel.storage import open_store
 from paddlewheel.training.models import InputSpec, build_model
+from paddlewheel.training.run import read_recipe
 store = open_store(root)
 run = read_manifest(store, run_uri)
 recipe = read_recipe(store, run)

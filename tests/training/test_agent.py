@@ -33,7 +33,7 @@ def start_agent(run: Any, *options: str, **environment: str) -> subprocess.Popen
     command = [sys.executable, "-m", "paddlewheel.training.agent", run.uri, "--root", run.store.root]
     return subprocess.Popen(
         [*command, "--ranks-per-node", "2", *options],
-        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

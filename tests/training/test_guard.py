@@ -20,6 +20,7 @@ from paddlewheel.training.curve import read_curve
 from paddlewheel.training.events import AnomalyEvent
 from paddlewheel.training.guard import StepGuard
 from paddlewheel.training.result import publish_result
+from paddlewheel.training.run import read_recipe
 
 HERE = str(Path(__file__).parent)
 RUN_KEY = "0123456789abcdef0123"
@@ -173,7 +174,8 @@ def test_the_state_goes_back_in_process_and_the_batch_is_passed_over_when_it_is_
     assert [back_to for *_, back_to in told[1::3]] == [2 * ((step - 1) // 2) for step in steps]
     guard = commit.progress["guard"]
     assert (guard["rollbacks"], [tuple(one) for one in guard["passed"]]) == (2, bad)
-    publish_result(whole.store, read_manifest(whole.store, whole.uri), [])
+    manifest = read_manifest(whole.store, whole.uri)
+    publish_result(whole.store, manifest, [], read_recipe(whole.store, manifest).training)
     facts = read_manifest(whole.store, f"runs/{RUN_KEY}/result.json").facts
     assert facts["left_out"] == {"skipped": 2, "rollbacks": 2, "passed": [list(one) for one in bad]}
     assert (facts["order_ok"], facts["steps"]) == (True, 10)

@@ -22,6 +22,7 @@ from paddlewheel.manifest import read_manifest
 from paddlewheel.recipe import Validation
 from paddlewheel.training.checkpoint import load_weights
 from paddlewheel.training.result import publish_result, result_commit
+from paddlewheel.training.run import read_recipe
 from paddlewheel.training.validation import Scores, chunks_of
 
 HERE = str(Path(__file__).parent)
@@ -248,7 +249,7 @@ def test_the_last_commit_is_the_result_when_the_best_one_is_damaged_or_there_is_
     path = run.folder / f"root/runs/{RUN_KEY}/checkpoints/step-{best}-attempt-1/model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     manifest = read_manifest(run.store, run.uri)
-    publish_result(run.store, manifest, [])
+    publish_result(run.store, manifest, [], read_recipe(run.store, manifest).training)
     facts = read_manifest(run.store, f"runs/{RUN_KEY}/result.json").facts
     assert facts["validation"]["result_step"] == facts["steps"] > best
     assert f"no whole commit of its best step {best}" in caplog.text
@@ -256,7 +257,8 @@ def test_the_last_commit_is_the_result_when_the_best_one_is_damaged_or_there_is_
     settings = {**EARLY, "training.epochs": 12, "training.validation": {"fraction": 0.2}}
     patient = new_run("patient", rows=ROWS, overrides=settings)
     assert patient.train(1, world_size=1) == [0], patient.logs(1)
-    publish_result(patient.store, read_manifest(patient.store, patient.uri), [])
+    manifest = read_manifest(patient.store, patient.uri)
+    publish_result(patient.store, manifest, [], read_recipe(patient.store, manifest).training)
     facts = read_manifest(patient.store, f"runs/{RUN_KEY}/result.json").facts
     assert facts["validation"]["best_step"] < facts["validation"]["result_step"] == facts["steps"] == 48
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import signal
@@ -24,16 +23,15 @@ from typing import Any
 from paddlewheel.errors import CheckpointError, PaddlewheelError
 from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Resources
-from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store, open_store
 from paddlewheel.training.aftermath import publish_end, publish_logs, publish_rest
 from paddlewheel.training.attempts import Attempt, list_attempts, open_attempt
 from paddlewheel.training.less_memory import with_less
 from paddlewheel.training.machine import Machine
-from paddlewheel.training.progress import Progress, line_of_result, progress_of
+from paddlewheel.training.progress import Progress, lines_of_result, progress_of
 from paddlewheel.training.ranks import dump_stacks, kill_ranks, start_ranks
 from paddlewheel.training.result import publish_result
-from paddlewheel.training.run import PASSED_RESOURCES, result_of
+from paddlewheel.training.run import PASSED_RESOURCES, read_recipe, result_of
 from paddlewheel.training.watch import KIND_CODES, End, Watch
 from paddlewheel.training.workfolder import work_folder
 
@@ -67,13 +65,14 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
             end, step = _run_attempt(run, run_uri, attempt, stop, store=store, resources=resources, tell=on_progress)
             if end.kind == "done":
                 try:
-                    result_uri = publish_result(store, run, list_attempts(store, key))
+                    result_uri = publish_result(store, run, list_attempts(store, key), read_recipe(store, run).training)
                 except CheckpointError as error:
                     if not _is_fenced(store, run, attempt):
                         raise
                     _say(on_progress, f"attempt {attempt.number + 1} has begun elsewhere and goes on: {error}")
                     return KIND_CODES["fenced"]
-                _say(on_progress, line_of_result(read_manifest(store, result_uri)))
+                for line in lines_of_result(read_manifest(store, result_uri)):
+                    _say(on_progress, line)
                 return 0
             _say(on_progress, f"attempt {attempt.number} ended at step {step}: {end.message}")
             if end.kind not in MENDED_BY_RESTART and end.next_micro_batch is None:
@@ -112,7 +111,7 @@ def _run_attempt(
             if end.kind == "hang":
                 stacks = dump_stacks(ranks)
             if end.kind == "memory":
-                recipe = load_recipe(json.loads(store.read(f"{run.key}/recipe.json")))
+                recipe = read_recipe(store, run)
                 beat = ranks[end.rank or 0].heartbeat() or {}
                 end = with_less(end, recipe.training, attempt, str(beat.get("phase")))
         finally:
@@ -223,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         store = open_store(options.root)
         run = read_manifest(store, options.run_uri)
-        recipe = load_recipe(json.loads(store.read(f"{run.key}/recipe.json")))
+        recipe = read_recipe(store, run)
         told = {name: getattr(options, name) for name in PASSED_RESOURCES if getattr(options, name) is not None}
         resources = dataclasses.replace(recipe.resources, **told)
         return run_agent(

@@ -70,11 +70,17 @@ def read_machines(store: Store, run_key: str) -> list[dict[str, Any]]:
     return found
 
 
-def list_ranks(store: Store, run_key: str) -> list[int]:
-    """Ranks of the last attempt that told anything."""
-    folders = sorted(store.children(_events(run_key)), key=lambda name: int(name.removeprefix("attempt-")))
-    names = store.children(f"{_events(run_key)}/{folders[-1]}") if folders else []
-    return sorted(int(name.removeprefix("rank-")) for name in names if name.startswith("rank-"))
+def read_ranks(store: Store, run_key: str) -> dict[int, list[StepRecord]]:
+    """Each rank's steps that count, by rank, of the attempts on as many ranks as the last one had."""
+    attempts = list_attempts(store, run_key)
+    if not attempts:
+        return {}
+    size = attempts[-1].world_size
+    alike = {one.number for one in attempts if one.world_size == size}
+    found = {
+        rank: [one for one in read_curve(store, run_key, rank=rank) if one.attempt in alike] for rank in range(size)
+    }
+    return {rank: records for rank, records in found.items() if records}
 
 
 def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:

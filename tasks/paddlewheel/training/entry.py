@@ -26,6 +26,7 @@ from paddlewheel.storage import Store, open_store
 from paddlewheel.training.checkpoint import Commit, FencedError, newest_commit
 from paddlewheel.training.monitor import Monitor
 from paddlewheel.training.peers import PeerError
+from paddlewheel.training.run import read_recipe
 
 EXIT_CODES = {"done": 0, "user": 10, "data": 11, "memory": 12, "node": 13, "stopped": 14, "fenced": 17, "storage": 18}
 KINDS: Sequence[tuple[type[BaseException], str]] = (
@@ -107,18 +108,6 @@ def heed_signals(work: Path) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: (work / "stop").touch())
-
-
-def read_recipe(store: Store, run: Manifest) -> Recipe:
-    """The recipe that the run was opened with."""
-    from paddlewheel.recipe_check import load_recipe
-
-    raw = store.read(f"{run.key}/recipe.json")
-    try:
-        tree = json.loads(raw)
-    except ValueError as error:
-        raise StorageError(f"{store.uri(run.key)}/recipe.json is damaged: {error}") from error
-    return load_recipe(tree)
 
 
 def read_record(store: Store, run: Manifest, attempt: int) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from paddlewheel.manifest import Manifest
 from paddlewheel.training.attempts import Attempt
+from paddlewheel.training.goodput import goodput_line, parse_goodput
 from paddlewheel.training.ranks import Rank
 
 
@@ -55,9 +56,18 @@ def progress_of(ranks: Sequence[Rank], run: Manifest, attempt: Attempt, *, secon
     )
 
 
-def line_of_result(result: Manifest) -> str:
-    """What a finished training came to. Numbers that a killed agent took with it are left out."""
+def lines_of_result(result: Manifest) -> list[str]:
+    """What a finished training came to, its goodput, and what held it up, where anything did."""
     facts = result.facts
+    return [
+        _line_of_result(facts),
+        goodput_line(parse_goodput(facts["goodput"])),
+        *(f"{one['text']}; {one['setting']}" for one in facts["diagnosis"]),
+    ]
+
+
+def _line_of_result(facts: Mapping[str, Any]) -> str:
+    """Numbers that a killed agent took with it are left out."""
     parts = [f"trained: {facts['steps']} steps, each sample once in each of {facts['epochs']} epochs"]
     measured = facts.get("validation", {})
     if measured.get("best_value") is not None:

@@ -17,15 +17,18 @@ from paddlewheel.manifest import (
     read_manifest,
     verify,
 )
+from paddlewheel.recipe import Training
 from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt
 from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, list_commits, newest_commit, parse_commit
-from paddlewheel.training.curve import read_attempts, read_curve
+from paddlewheel.training.curve import read_attempts, read_curve, read_machines, read_ranks
+from paddlewheel.training.diagnosis import diagnose
+from paddlewheel.training.goodput import read_goodput
 
 log = logging.getLogger(__name__)
 
 
-def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt]) -> str:
+def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt], training: Training) -> str:
     """Publish runs/KEY/result.json; its URI. One that another agent published meanwhile is verified and stands.
 
     Raises CheckpointError where the run is not whole, whatever its ranks said.
@@ -60,6 +63,7 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt]) -> 
         "seconds": round(seconds, 3),
         "commit": f"{commit.key}/{COMMIT_NAME}",
         **_progress_facts(last, commit),
+        **_monitor_facts(store, run, training),
     }
     result = Manifest(
         kind="result",
@@ -141,6 +145,13 @@ def _progress_facts(last: Commit, commit: Commit) -> dict[str, Any]:
     if validation:
         facts["validation"] = {**validation, "result_step": commit.step}
     return facts
+
+
+def _monitor_facts(store: Store, run: Manifest, training: Training) -> dict[str, Any]:
+    """Goodput, and what to change, where anything is."""
+    goodput = read_goodput(store, run.key)
+    found = diagnose(read_ranks(store, run.key), read_machines(store, run.key), goodput, training)
+    return {"goodput": goodput.to_json(), "diagnosis": [one.to_json() for one in found]}
 
 
 def _attempt_facts(record: Any) -> dict[str, Any]:

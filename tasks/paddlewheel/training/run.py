@@ -7,6 +7,7 @@ descend from a plan with the whole recipe in it. Nothing here imports Paddle.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections import Counter
@@ -32,6 +33,7 @@ from paddlewheel.manifest import (
     verify,
 )
 from paddlewheel.recipe import Recipe, Resources, dump, dump_json
+from paddlewheel.recipe_check import load_recipe
 from paddlewheel.storage import Store
 
 WINDOW = ("partition", "train", "holdout")
@@ -126,6 +128,16 @@ def agent_arguments(resources: Resources) -> list[str]:
     for name in PASSED_RESOURCES:
         told += [f"--{name.replace('_', '-')}", str(getattr(resources, name))]
     return told
+
+
+def read_recipe(store: Store, run: Manifest) -> Recipe:
+    """The recipe that the run was opened with."""
+    raw = store.read(f"{run.key}/recipe.json")
+    try:
+        tree = json.loads(raw)
+    except ValueError as error:
+        raise StorageError(f"{store.uri(run.key)}/recipe.json is damaged: {error}") from error
+    return load_recipe(tree)
 
 
 def result_of(store: Store, run_uri: str) -> Manifest | None:
