@@ -75,19 +75,8 @@ class Run:
 
     def launch(self, attempt: int, *, world_size: int = 1, **environment: str) -> list[subprocess.Popen[bytes]]:
         """The attempt's ranks, started; their output in rank-R.log of its folder."""
-        ports = free_ports(world_size)
-        endpoints = [f"127.0.0.1:{port}" for port in ports]
         ranks = []
-        for rank in range(world_size):
-            variables = {
-                "PADDLE_TRAINER_ID": str(rank),
-                "PADDLE_TRAINERS_NUM": str(world_size),
-                "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-                "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-                "PADDLE_DISTRI_BACKEND": "gloo",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-            }
+        for rank, variables in enumerate(rank_variables(world_size)):
             command = [sys.executable, "-m", "paddlewheel.training.entry", "--run", self.uri, "--root", self.store.root]
             command += ["--attempt", str(attempt), "--work", str(self.work(attempt))]
             with (self.work(attempt) / f"rank-{rank}.log").open("wb") as log:
@@ -107,6 +96,13 @@ class Run:
         ranks = self.launch(attempt, world_size=world_size, **environment)
         return [rank.wait(timeout=120) for rank in ranks]
 
+    def commit_again(self, attempt: int, strategy: str, *, world_size: int) -> list[int]:
+        """The newest commit, loaded under a strategy and committed as `attempt`; bytes of each rank's optimizer."""
+        return [
+            int(told)
+            for told in run_script("commit_again", self.store.root, self.uri, attempt, strategy, world_size=world_size)
+        ]
+
     def logs(self, attempt: int) -> str:
         """What the ranks of an attempt said."""
         return "\n".join(path.read_text() for path in sorted(self.work(attempt).glob("rank-*.log")))
@@ -122,6 +118,36 @@ class Run:
         """All published events, in the order of their files' names."""
         keys = sorted(stat.key for stat in self.store.list(f"runs/{RUN_KEY}/events"))
         return [json.loads(line) for key in keys for line in self.store.read(key).splitlines()]
+
+
+def rank_variables(world_size: int) -> list[dict[str, str]]:
+    """The environment of each of so many ranks on this host."""
+    endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
+    return [
+        {
+            "PADDLE_TRAINER_ID": str(rank),
+            "PADDLE_TRAINERS_NUM": str(world_size),
+            "PADDLE_CURRENT_ENDPOINT": endpoint,
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+            "PADDLE_DISTRI_BACKEND": "gloo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        for rank, endpoint in enumerate(endpoints)
+    ]
+
+
+def run_script(name: str, *arguments: object, world_size: int) -> list[str]:
+    """The last word that each of so many ranks of a script beside this file says; all of them must end well."""
+    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *map(str, arguments)]
+    ranks = [
+        subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for variables in rank_variables(world_size)
+    ]
+    told = [rank.communicate(timeout=120) for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise AssertionError(told)
+    return [out.split()[-1] for out, _ in told]
 
 
 def free_ports(count: int) -> list[int]:

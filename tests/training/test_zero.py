@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from paddlewheel.training.optimizer import build_optimizer
 from paddlewheel.training.state import trainable
 from paddlewheel.training.strategies.zero import cut_shards, run_bounds
 
-from .conftest import TREE, free_ports
+from .conftest import TREE
 
 HERE = Path(__file__).parent
 # Global batches of 16 over 65 rows: the fifth of an epoch has one row, so that some ranks have none. Ten steps.
@@ -67,32 +65,6 @@ def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     assert one.keys() == other.keys()
     return all(one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one)
-
-
-def commit_again(run: Any, attempt: int, strategy: str, world_size: int) -> list[int]:
-    """The newest commit, loaded under a strategy by so many ranks and committed as `attempt`; bytes of each rank's
-    optimizer."""
-    endpoints = [f"127.0.0.1:{port}" for port in free_ports(world_size)]
-    ranks = []
-    for rank in range(world_size):
-        variables = {
-            "PADDLE_TRAINER_ID": str(rank),
-            "PADDLE_TRAINERS_NUM": str(world_size),
-            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-            "PADDLE_DISTRI_BACKEND": "gloo",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(HERE / "zero_rank.py"), run.store.root, run.uri, str(attempt), strategy]
-        ranks.append(
-            subprocess.Popen(
-                command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    told = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world_size, told
-    return [int(out.split()[-1]) for out, _ in told]
 
 
 @pytest.mark.slow
@@ -140,7 +112,7 @@ def test_arrays_are_the_same_when_a_commit_goes_through_strategies_and_numbers_o
     for attempt, (strategy, world_size) in enumerate(
         [("zero", 4), ("zero", 2), ("zero", 1), ("data_parallel", 2), ("zero", 3), ("single", 1), ("zero", 2)], 2
     ):
-        held[strategy, world_size] = commit_again(run, attempt, strategy, world_size)
+        held[strategy, world_size] = run.commit_again(attempt, strategy, world_size=world_size)
         assert (run.commit().attempt, run.commit().world_size) == (attempt, world_size)
         assert same_bits(arrays_of(run), saved), (strategy, world_size)
     # Two moments in four bytes each of every element, and two powers of betas of every tensor.

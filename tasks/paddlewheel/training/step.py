@@ -59,6 +59,7 @@ def run_step(
         fit.optimizer.set_lr(rate)
         fit.optimizer.step()
     else:
+        fit.sync.leave_out()
         for buffer, before in buffers:
             buffer.set_value(before)
     fit.sync.clear()

@@ -31,6 +31,9 @@ class Sync(Protocol):
         (that of a scaled fp16 loss). weight: this rank's share of the global batch's rows.
         """
 
+    def leave_out(self) -> None:
+        """The step is left out: what `exchange` kept of it on this rank is as it was before. Before `clear`."""
+
     def clear(self) -> None:
         """Forget the step's gradients, which the optimizer has used or which are left out."""
 

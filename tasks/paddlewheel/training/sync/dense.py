@@ -80,6 +80,9 @@ class Dense:
                 buffer.set_value(mean.reshape(buffer.shape))
         return exchanged
 
+    def leave_out(self) -> None:
+        pass
+
     def clear(self) -> None:
         if self.held is None:
             drop_gradients(self.parameters)

@@ -43,10 +43,12 @@ class LocalSGD:
         self.own = strategy.data_group.size > 1 or self.outer
         self.momentum = paddle.zeros([sum(self.sizes)])
         self.step, self.rows, self.asked = 0, 0.0, np.zeros(2)
+        self.rows_before = 0.0  # the step at hand
         self.anchor = self._parameters()
 
     def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
         """This rank's own gradient over its own rows; at a round's end also the loss, stop and commit of all."""
+        self.rows_before = self.rows
         self.rows += weight
         self.asked += (stop, commit)
         own = scale * weight or 1.0
@@ -80,6 +82,10 @@ class LocalSGD:
                     parameter.grad.scale_(factor)
         return replace(exchanged, alike=self.strategy.data_group.size == 1)
 
+    def leave_out(self) -> None:
+        """The step's rows moved nothing here, so they have no weight in the round's mean."""
+        self.rows = self.rows_before
+
     def clear(self) -> None:
         drop_gradients(self.parameters)
 
@@ -92,8 +98,9 @@ class LocalSGD:
             flat = paddle.concat([self._parameters(), *(one.reshape([-1]) for one in self.buffers)]) * self.rows
             flat = paddle.concat([flat, paddle.full([1], self.rows)])
             self.strategy.data_group.sum_(flat)
+            sent_bytes = bytes_of(flat) if self.strategy.data_group.size > 1 else 0
             if float(flat[-1]) == 0.0:
-                return 0  # all batches of the round were passed over: nobody's parameters changed
+                return sent_bytes  # all steps of the round were passed over or left out: nobody's parameters changed
             means = flat[:-1] / flat[-1]
             count = sum(self.sizes)
             mean = means[:count]
@@ -106,7 +113,7 @@ class LocalSGD:
             for buffer, value in zip(self.buffers, unflatten(means[count:], self.buffer_sizes), strict=True):
                 buffer.set_value(value.reshape(buffer.shape))
             self.anchor, self.rows = mean, 0.0
-        return bytes_of(flat) if self.strategy.data_group.size > 1 else 0
+        return sent_bytes
 
     def settled(self, step: int) -> bool:
         return step % self.settings.steps == 0 or step == self.total_steps

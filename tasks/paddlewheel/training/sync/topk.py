@@ -42,6 +42,7 @@ class TopK:
         ]
         self.own = True
         self.residuals = [paddle.zeros([size]) for size in self.sizes]
+        self.before: list[Any] = []  # the step's, while it may still be left out
 
     def exchange(self, loss: Any | None, *, weight: float, scale: float, stop: bool, commit: bool) -> Exchanged:
         group = self.strategy.data_group
@@ -76,15 +77,19 @@ class TopK:
                 parameter.grad = (gradient if factor == 1.0 else gradient * factor).reshape(parameter.shape)
             for buffer, mean in zip(self.buffers, unflatten(rest[:-3], self.buffer_sizes), strict=True):
                 buffer.set_value(mean.reshape(buffer.shape))
-            if math.isfinite(exchanged.norm) and math.isfinite(exchanged.loss):
-                # Else the step will be left out, and what it brought must not come back later.
-                self.residuals = [
-                    paddle.scatter(one, at, paddle.zeros([len(at)])) for one, at in zip(wanted, chosen, strict=True)
-                ]
+            self.before = self.residuals
+            self.residuals = [
+                paddle.scatter(one, at, paddle.zeros([len(at)])) for one, at in zip(wanted, chosen, strict=True)
+            ]
         return exchanged
+
+    def leave_out(self) -> None:
+        """What a step that does not count brought must not come back later, nor what it would have sent be lost."""
+        self.residuals = self.before
 
     def clear(self) -> None:
         drop_gradients(self.parameters)
+        self.before = []
 
     def after_update(self, step: int) -> int:
         return 0

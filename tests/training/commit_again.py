@@ -1,4 +1,4 @@
-"""One rank, started by test_zero: it loads the newest commit under a strategy, and commits again without a step.
+"""One rank: it loads the newest commit under a strategy, and commits again without a step.
 
 It tells the bytes of its optimizer's state on its standard output.
 """
