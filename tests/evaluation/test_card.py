@@ -71,6 +71,7 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
         proven: bool = True,
         title: str = "Late arrivals",
         progress: Mapping[str, Any] = MappingProxyType({}),
+        monitor: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         told = dataclasses.replace(recipe, title=title, description=title)
         generator = np.random.default_rng(1)
@@ -200,7 +201,9 @@ def make_card(store: LocalStore, recipe: Recipe) -> Make:
         ]
         seen = {1: 0x8F3A, 2: 0x8F3A if proven else 0x8F3B}
         commits = [10, 20, 30, 40, 48]
-        record = TrainingRecord(curve=curve, attempts=attempts, commits=commits, seen=seen, progress=progress)
+        record = TrainingRecord(
+            curve=curve, attempts=attempts, commits=commits, seen=seen, progress=progress, monitor=monitor
+        )
         return render_card(told, story, record, store=store)
 
     return make
@@ -269,9 +272,35 @@ def test_card_tells_what_the_guard_left_out_and_how_measurements_ended_the_train
     assert "Each of 1,500 samples was trained on exactly once in the epoch" in told
 
 
+def test_card_tells_the_goodput_and_what_to_change(make_card: Make) -> None:
+    goodput = {
+        "share": 0.8,
+        "seconds": 600.0,
+        "steps": 480.0,
+        "losses": {"startup": 90.0, "waiting": 30.0},
+        "parts": {},
+    }
+    finding = {"kind": "data", "text": "data-bound: a step waits", "setting": "more ranks", "figures": {}}
+    told = Page(make_card(monitor={"goodput": goodput, "diagnosis": [finding]})).texts["training"]
+    assert "Goodput 80.0%: of 10 min 00 s from the first attempt's start to the end, 8 min 00 s went into" in told
+    assert "steps that count 80.0% start-up 15.0% waiting for the next attempt 5.0%" in told
+    assert "Data-bound: a step waits. To change: more ranks." in told
+
+
+def test_card_says_nothing_of_goodput_or_trouble_when_nothing_is_known(make_card: Make) -> None:
+    text = make_card()
+    assert "Goodput" not in Page(text).texts["training"]
+    assert 'class="checks diagnosis"' not in text
+
+
 def test_card_holds_no_markup_of_the_data_when_texts_are_hostile(make_card: Make) -> None:
     text = make_card(
-        good=False, carrier=HOSTILE, text=HOSTILE, title=HOSTILE, override={"by": HOSTILE, "reason": HOSTILE}
+        good=False,
+        carrier=HOSTILE,
+        text=HOSTILE,
+        title=HOSTILE,
+        override={"by": HOSTILE, "reason": HOSTILE},
+        monitor={"diagnosis": [{"text": HOSTILE, "setting": HOSTILE}]},
     )
     page = Page(text)
     assert not {"script", "img", "iframe", "object", "link"} & set(page.tags)

@@ -32,6 +32,7 @@ from paddlewheel.manifest import (
 from paddlewheel.recipe import Recipe, dump
 from paddlewheel.runs import newest_manifests
 from paddlewheel.storage import Store, digest_file
+from paddlewheel.training.goodput import goodput_line, parse_goodput
 
 CARD = "card.html"
 TEMPLATE = Path(__file__).with_name("template.html")
@@ -87,6 +88,7 @@ def summary_lines(store: Store, promotion_uri: str) -> list[str]:
         ("refused", f"{sum(rows for _, rows in reasons):,} rows" + (f": {told}" if told else "")
                     + (f" and {len(reasons) - MOST_REASONS} further reasons" if len(reasons) > MOST_REASONS else "")),
         *_drift_lines(story.by_kind["validated"][0]),
+        *_training_lines(store, story.run),
         ("holdout", ", ".join(f"{name} {_estimate(facts['metrics'][metric])}"
                               for name, metric in (("AUC", "auc"), ("log loss", "log_loss")))),
         ("gate", "accepted" if story.verdict.facts["accepted"] else "refused"),
@@ -226,6 +228,15 @@ def _drift_lines(validated: Manifest) -> list[tuple[str, str]]:
     told = ", ".join(list(columns)[:MOST_REASONS])
     more = f" and {len(columns) - MOST_REASONS} more columns" if len(columns) > MOST_REASONS else ""
     return [("drifted", f"{told}{more}")] * bool(columns) + [("note", note) for note in facts.get("notes", ())]
+
+
+def _training_lines(store: Store, run: Manifest) -> list[tuple[str, str]]:
+    """Goodput, and what held the training up; nothing of runs whose result says neither."""
+    facts = read_manifest(store, f"{run.key}/result.json").facts
+    if "goodput" not in facts:
+        return []
+    found = [("", f"{one['text']}; {one['setting']}") for one in facts["diagnosis"]]
+    return [("training", goodput_line(parse_goodput(facts["goodput"]))), *found]
 
 
 def _champion_line(facts: Any) -> str:

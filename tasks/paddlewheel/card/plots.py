@@ -16,6 +16,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 44
 MOST_POINTS = 400
+LABEL_ROWS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +33,12 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A vertical line across the chart, with a label, or a tick on the x axis without one."""
+    """A vertical line across the chart, with a label, or without one a tick below the x axis, or above the chart."""
 
     x: float
     look: str
     label: str = ""
+    above: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,10 @@ def chart(
     parts = [_axes(frame, x_label, y_label)]
     if diagonal:
         parts.append(_line([frame.at(x_range[0], y_range[0]), frame.at(x_range[1], y_range[1])], "diagonal"))
-    parts += [_mark(frame, mark) for mark in marks if x_range[0] <= mark.x <= x_range[1]]
+    ticks = [mark for mark in marks if not mark.label and x_range[0] <= mark.x <= x_range[1]]
+    lines = [mark for mark in marks if mark.label and x_range[0] <= mark.x <= x_range[1]]
+    parts += [_tick(frame, mark) for mark in ticks]
+    parts += [_mark(frame, mark, position) for position, mark in enumerate(lines)]
     parts += [_draw(frame, one) for one in known]
     labels = [(one.label, one.look) for one in known if one.label]
     legend = (
@@ -160,7 +165,7 @@ def _axes(frame: Frame, x_label: str, y_label: str) -> Markup:
     middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + bottom) / 2
     parts.append(Markup('<text class="label" x="{}" y="{}">{}</text>').format(middle_x, HEIGHT - 8, x_label))
     parts.append(
-        Markup('<text class="label" transform="translate(13 {}) rotate(-90)">{}</text>').format(middle_y, y_label)
+        Markup('<text class="label" transform="translate(10 {}) rotate(-90)">{}</text>').format(middle_y, y_label)
     )
     return Markup("").join(parts)
 
@@ -199,11 +204,16 @@ def _line(points: Sequence[tuple[float, float]], look: str) -> Markup:
     return Markup('<polyline class="{}" points="{}"/>').format(look, path)
 
 
-def _mark(frame: Frame, mark: Mark) -> Markup:
+def _tick(frame: Frame, mark: Mark) -> Markup:
     across, bottom = frame.at(mark.x, frame.y[0])
-    if not mark.label:
-        path = f"{across:g},{bottom:g} {across - 3.5:g},{bottom + 5:g} {across + 3.5:g},{bottom + 5:g}"
-        return Markup('<polygon class="{}" points="{}"/>').format(mark.look, path)
+    tip, base = (TOP, TOP - 6) if mark.above else (bottom, bottom + 5)
+    path = f"{across:g},{tip:g} {across - 3.5:g},{base:g} {across + 3.5:g},{base:g}"
+    return Markup('<polygon class="{}" points="{}"/>').format(mark.look, path)
+
+
+def _mark(frame: Frame, mark: Mark, position: int) -> Markup:
+    """The labels of neighbours stand below each other."""
+    across, bottom = frame.at(mark.x, frame.y[0])
     anchor = "end" if across > WIDTH * 0.7 else "start"
     return Markup(
         '<line class="{look}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}"/>'
@@ -214,7 +224,7 @@ def _mark(frame: Frame, mark: Mark) -> Markup:
         top=TOP,
         bottom=bottom,
         text_x=across + (-5 if anchor == "end" else 5),
-        text_y=TOP + 9,
+        text_y=TOP + 9 + 12 * (position % LABEL_ROWS),
         anchor=anchor,
         label=mark.label,
     )

@@ -9,26 +9,36 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paddlewheel.card.plots import Mark, Series, chart, smooth
+from paddlewheel.card.bars import whole_bar
+from paddlewheel.card.machine import machine_facts, told_bytes
+from paddlewheel.card.training_charts import progress_charts, progress_marks, rank_charts
 from paddlewheel.errors import StorageError
-from paddlewheel.manifest import Manifest
+from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import newest_commit
-from paddlewheel.training.curve import read_attempts, read_curve, read_events
+from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_machines, read_ranks
 from paddlewheel.training.events import AttemptRecord, StepRecord
+from paddlewheel.training.goodput import LOSSES, parse_goodput
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch;
-    `progress`: what the last commit says of the guard and of measurements."""
+    `progress`: what the last commit says of the guard and of measurements; `left_out`: steps without an update;
+    `gone_back`: steps to whose commit the state went back; `ranks`: each rank's steps; `machines`: looks at the nodes;
+    `monitor`: goodput and diagnosis as in result.json."""
 
     curve: Sequence[StepRecord]
     attempts: Sequence[AttemptRecord]
     commits: Sequence[int]
     seen: Mapping[int, int]
     progress: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Sequence[int] = ()
+    gone_back: Sequence[int] = ()
+    ranks: Mapping[int, Sequence[StepRecord]] = field(default_factory=dict)
+    machines: Sequence[Mapping[str, Any]] = ()
+    monitor: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_training(store: Store, run: Manifest) -> TrainingRecord:
@@ -36,14 +46,22 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
     commit = newest_commit(store, run.key.removeprefix("runs/"))
     if commit is None:
         raise StorageError(f"{store.uri(run.key)} has no commit that counts; its checkpoints were removed")
-    events = read_events(store, run.key, rank=0)
+    events = read_counted(store, run.key)
     steps = {event["step"] for event in events if event["event"] == "CheckpointEvent"} | {commit.step}
+    anomalies = [event for event in events if event["event"] == "AnomalyEvent"]
+    result_key = f"{run.key}/result.json"
+    facts = read_manifest(store, result_key).facts if store.stat(result_key) is not None else {}
     return TrainingRecord(
         curve=read_curve(store, run.key),
         attempts=read_attempts(store, run.key),
         commits=sorted(steps),
         seen=commit.order,
         progress=commit.progress,
+        left_out=sorted({event["step"] for event in anomalies if event["back_to"] is None}),
+        gone_back=[event["back_to"] for event in anomalies if event["back_to"] is not None],
+        ranks=read_ranks(store, run.key),
+        machines=read_machines(store, run.key),
+        monitor={name: facts[name] for name in ("goodput", "diagnosis") if name in facts},
     )
 
 
@@ -54,58 +72,36 @@ def training_view(recipe: Recipe, run: Manifest, record: TrainingRecord) -> dict
     return {
         "steps": f"{record.curve[-1].step:,}" if record.curve else "–",
         "steps_notes": [f"{_epochs(recipe.training.epochs)} of {recipe.training.global_batch:,} rows a batch", told],
-        "charts": _charts(record),
+        "diagnosis": [_sentences(one) for one in record.monitor.get("diagnosis", ())],
+        "goodput": _goodput(record),
+        "charts": [
+            *progress_charts(
+                record.curve, progress_marks(record.commits, record.attempts, record.left_out, record.gone_back)
+            ),
+            *rank_charts(record.ranks),
+        ],
         "facts": _facts(recipe, record),
         "attempts": _attempts(record.attempts),
         "order": _order(run, record.seen, _epochs_done(run, record)),
     }
 
 
-def _charts(record: TrainingRecord) -> list[Markup]:
-    curve, attempts = record.curve, record.attempts
-    steps, losses = [float(one.step) for one in curve], [one.loss for one in curve]
-    marks = [Mark(x=float(step), look="commit") for step in record.commits]
-    marks += [
-        Mark(x=float(one.resumed_from_step), look="resume", label=f"resumed at {one.resumed_from_step:,}")
-        for one in attempts
-        if one.resumed_from_step
-    ]
-    speeds = [(float(one.step), one.rows / one.seconds) for one in curve if one.seconds > 0]
-    fastest = statistics.quantiles([speed for _, speed in speeds], n=50)[-1] if len(speeds) > 1 else 1.0
-    rates = [one.learning_rate for one in curve]
-    return [
-        chart(
-            name="Training loss",
-            x_label="global step (triangles: committed checkpoints)",
-            y_label="loss of the batch",
-            series=_with_average("each step", steps, losses),
-            marks=marks,
-        ),
-        chart(
-            name="Learning rate",
-            x_label="global step",
-            y_label="learning rate",
-            series=[Series(label="", look="challenger", xs=steps, ys=rates)],
-            y_range=(0, 1.08 * max(rates, default=1.0)),
-        ),
-        chart(
-            name="Throughput",
-            x_label="global step",
-            y_label="samples a second",
-            series=_with_average(
-                "each step", [step for step, _ in speeds], [min(speed, fastest) for _, speed in speeds]
-            ),
-            y_range=(0, 1.08 * fastest),
-        ),
-    ]
+def _sentences(finding: Mapping[str, Any]) -> str:
+    """What is wrong, and what to change."""
+    return " ".join(f"{told[:1].upper()}{told[1:]}." for told in (finding["text"], f"to change: {finding['setting']}"))
 
 
-def _with_average(label: str, xs: Sequence[float], ys: Sequence[float]) -> list[Series]:
-    average = smooth(ys, span=max(5, len(ys) // 30))
-    return [
-        Series(label=label, look="raw", xs=xs, ys=ys),
-        Series(label="smoothed", look="challenger", xs=xs, ys=average),
-    ]
+def _goodput(record: TrainingRecord) -> dict[str, Any] | None:
+    """The sentence and the bar; None where no result says it."""
+    if "goodput" not in record.monitor:
+        return None
+    goodput = parse_goodput(record.monitor["goodput"])
+    values = {"steps": goodput.steps, **goodput.losses}
+    return {
+        "sentence": f"Goodput {goodput.share:.1%}: of {_duration(goodput.seconds)} from the first attempt's start to "
+        f"the end, {_duration(goodput.steps)} went into steps that count.",
+        "bar": whole_bar("Where the time went", values, labels={"steps": "steps that count", **LOSSES}),
+    }
 
 
 def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
@@ -129,6 +125,11 @@ def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
             ("Time in steps", _duration(seconds)),
             ("Throughput", f"{statistics.median(speeds):,.0f} samples a second (median)" if speeds else "–"),
         ]  # fmt: skip
+    sent = [one.sent_bytes for one in curve if one.sent_bytes]
+    if sent:
+        told = f"{told_bytes(sum(sent) / len(curve))} a step and rank, {told_bytes(sum(sent))} a rank in all"
+        facts.append(("Exchange", f"{training.sync}: {told}"))
+    facts += machine_facts(record.machines)
     return facts
 
 
