@@ -17,8 +17,10 @@ from paddlewheel.recipe import Optimizer
 from paddlewheel.recipe_check import load_recipe
 from paddlewheel.training.checkpoint import load_weights, open_arrays
 from paddlewheel.training.optimizer import build_optimizer
+from paddlewheel.training.pieces import Piece
 from paddlewheel.training.state import trainable
-from paddlewheel.training.strategies.zero import cut_shards, run_bounds
+from paddlewheel.training.strategies.parameter_buffer import ParameterBuffer
+from paddlewheel.training.strategies.zero import build_shard, cut_pieces, run_bounds
 
 from .conftest import TREE
 
@@ -96,6 +98,13 @@ def test_weights_and_state_are_those_of_data_parallel_to_the_bit(
         assert run.train(1, world_size=3) == [0] * 3, run.logs(1)
     one, other = arrays_of(plain), arrays_of(zero)
     assert any(key.startswith("average.") for key in one)
+    # Beside what data parallel sends, each rank its run of the parameters, each of which begins at a multiple of 64.
+    sent = {}
+    for run in (plain, zero):
+        told = [one for one in run.events() if one["event"] == "EndStepEvent"]
+        sent[run.folder.name] = [sum(one["sent_bytes"] for one in told if one["step"] == step) for step in (1, STEPS)]
+    assert [more - less for less, more in zip(sent["plain"], sent["zero"], strict=True)] == [4 * 768] * 2
+    assert [more - less for less, more in zip(sent["plain"], sent["zero"], strict=True)] == [4 * 768] * 2
     assert same_bits(one, other)
 
 
@@ -170,19 +179,36 @@ def test_lengths_differ_by_one_at_the_most_when_elements_do_not_divide() -> None
 
 def test_weights_decay_and_vectors_do_not_when_all_shards_are_flat() -> None:
     layer = paddle.nn.Linear(3, 2, paddle.ParamAttr(learning_rate=0.5))
-    shards = cut_shards(trainable(layer), 2, 7)
-    assert [(one.name, one.piece.shape, one.piece.start, one.piece.size) for one in shards] == [
-        ("weight", (3, 2), (2,), (4,)),
-        ("bias", (2,), (0,), (1,)),
-    ]
-    for shard in shards:
-        shard.tensor.set_value(paddle.ones_like(shard.tensor))
-        shard.tensor.grad = paddle.zeros_like(shard.tensor)
+    named = trainable(layer)
+    for _, parameter in named:
+        parameter.set_value(paddle.ones_like(parameter))
+    pieces = cut_pieces(named, 2, 7)
+    assert pieces == {
+        "weight": Piece(shape=(3, 2), start=(2,), size=(4,)),
+        "bias": Piece(shape=(2,), start=(0,), size=(1,)),
+    }
+    buffer = ParameterBuffer([parameter for _, parameter in named])
+    assert buffer.starts == [0, 64]
+    owned = []
+    for (name, parameter), start in zip(named, (2, 64), strict=True):
+        tensor = build_shard(parameter, pieces[name], buffer, start).tensor
+        tensor.grad = paddle.zeros_like(tensor)
+        owned.append((name, tensor))
     recipe = Optimizer(name="adamw", learning_rate=0.1, weight_decay=0.5)
-    build_optimizer(recipe, [(one.name, one.tensor) for one in shards], whole_axes={"weight": 2, "bias": 1}).step()
+    build_optimizer(recipe, owned, whole_axes={"weight": 2, "bias": 1}).step()
     # 1 - 0.5 (the layer's own factor) * 0.1 * 0.5; nothing but decay moves where there is no gradient.
-    assert shards[0].tensor.numpy() == pytest.approx(0.975)
-    assert shards[1].tensor.numpy() == pytest.approx(1.0)
+    assert layer.weight.numpy().reshape(-1) == pytest.approx([1, 1, 0.975, 0.975, 0.975, 0.975])
+    assert layer.bias.numpy() == pytest.approx([1, 1])
+
+
+def test_values_are_taken_in_when_a_parameter_was_given_memory_of_its_own() -> None:
+    layer = paddle.nn.Linear(2, 2)
+    buffer = ParameterBuffer(layer.parameters())
+    paddle.full([2, 2], 3.0)._share_buffer_to(layer.weight)
+    buffer.take_in()
+    assert buffer.run(0, 4).numpy().tolist() == [3.0] * 4
+    buffer.run(0, 4).zero_()
+    assert layer.weight.numpy().tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize(

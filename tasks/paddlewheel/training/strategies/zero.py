@@ -2,9 +2,8 @@
 its own 1/n of the elements alone; then what was updated is made known to all.
 
 All trained elements in the model's order are cut into n runs of equal length, wherever a tensor ends: any model is
-balanced, and one gather makes a step known. A rank's part of a parameter is a tensor of its own, filled before each
-update and copied back after it. Rejected: views of the parameters, which save that copy of 1/n where an optimizer
-happens to write in place; fleet's sharding, which gives whole tensors to ranks, so that one large embedding is not cut.
+balanced, and each rank's run travels in one broadcast, from and to where the parameters lie (`parameter_buffer`).
+Rejected: fleet's sharding, which gives whole tensors to ranks, so that one large embedding is not cut.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from paddlewheel.training.groups import ALONE
 from paddlewheel.training.pieces import Piece
 from paddlewheel.training.state import trainable
 from paddlewheel.training.strategies.data_parallel import DataParallel
+from paddlewheel.training.strategies.parameter_buffer import ParameterBuffer
 
 
 def build_zero(rank: int, world_size: int, parallel: Parallel) -> Zero | DataParallel:
@@ -29,12 +29,13 @@ def build_zero(rank: int, world_size: int, parallel: Parallel) -> Zero | DataPar
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A rank's run of elements of a parameter. tensor: float32, 1-D, what the optimizer updates."""
+    """A rank's run of elements of a parameter. tensor: float32, 1-D, what the optimizer updates, in the parameter's
+    memory; start: where that is in the buffer of all parameters."""
 
-    name: str
     parameter: Any
     tensor: Any
     piece: Piece
+    start: int
 
     @property
     def elements(self) -> slice:
@@ -51,9 +52,9 @@ class Zero:
         self._plain = DataParallel(rank, world_size, parallel)
         self.world = self.data_group = self._plain.world
         self.writers = tuple(range(world_size))
-        self._parameters: list[Any] = []
+        self._buffer: Any = None
+        self._bounds: list[int] = []
         self._shards: dict[str, Shard] = {}
-        self._counts: list[int] = []
 
     def setup(self) -> None:
         self._plain.setup()
@@ -69,18 +70,23 @@ class Zero:
             raise RecipeError(
                 f"training.strategy zero trains float32 alone, not {', '.join(foreign)}; use data_parallel"
             )
-        bounds = run_bounds(sum(parameter.size for _, parameter in named), group.size)
-        self._counts = [end - begin for begin, end in itertools.pairwise(bounds)]
-        if not all(self._counts):
-            raise RecipeError(
-                f"training.strategy zero cuts {bounds[-1]} elements for {group.size} ranks; use data_parallel"
-            )
-        self._parameters = [parameter for _, parameter in named]
-        self._shards = {one.name: one for one in cut_shards(named, bounds[group.rank], bounds[group.rank + 1])}
+        count = sum(parameter.size for _, parameter in named)
+        if count < group.size:
+            raise RecipeError(f"training.strategy zero cuts {count} elements for {group.size} ranks; use data_parallel")
+        self._buffer = ParameterBuffer([parameter for _, parameter in named])
+        runs = [cut_pieces(named, *bounds) for bounds in itertools.pairwise(run_bounds(count, group.size))]
+        starts = dict(zip(dict(named), self._buffer.starts, strict=True))
+        firsts = (next(iter(pieces.items())) for pieces in runs[1:])
+        self._bounds = [0, *(starts[name] + piece.start[0] for name, piece in firsts), self._buffer.count]
+        parameters = dict(named)
+        self._shards = {
+            name: build_shard(parameters[name], piece, self._buffer, starts[name] + piece.start[0])
+            for name, piece in runs[group.rank].items()
+        }
         return model
 
     def owned(self, model: Any) -> list[tuple[str, Any]]:
-        return [(shard.name, shard.tensor) for shard in self._shards.values()]
+        return [(name, shard.tensor) for name, shard in self._shards.items()]
 
     def backward(self, model: Any, batches: Sequence[Any], weights: Sequence[float], compute: Any) -> Any | None:
         return self._plain.backward(model, batches, weights, compute)
@@ -89,30 +95,27 @@ class Zero:
         return True
 
     def before_update(self, model: Any) -> None:
-        """The shards take their elements and gradients from the parameters, whoever wrote those."""
+        """The shards take their elements of the gradients."""
         import paddle
 
+        self._buffer.take_in()
         with paddle.no_grad():
             for shard in self._shards.values():
-                shard.tensor.set_value(shard.parameter.detach().reshape([-1])[shard.elements])
                 if shard.parameter.grad is not None:
                     shard.tensor.grad = shard.parameter.grad.reshape([-1])[shard.elements]
 
     def after_update(self, model: Any) -> int:
-        """Gathers all shards, of one length with zeros at their ends, into the parameters."""
+        """Each rank's run of the parameters comes to all."""
         import paddle
 
         group = self.data_group
         with paddle.no_grad():
-            shards = [shard.tensor for shard in self._shards.values()]
-            mine = paddle.concat([*shards, paddle.zeros([max(self._counts) - self._counts[group.rank]])])
-            found = [part[:count] for part, count in zip(group.gather(mine), self._counts, strict=True)]
-            parts = paddle.split(paddle.concat(found), [parameter.size for parameter in self._parameters])
-            for parameter, part in zip(self._parameters, parts, strict=True):
-                parameter.set_value(part.reshape(parameter.shape))
-            for shard in shards:
-                shard.clear_gradient(False)
-        return int(mine.size) * int(mine.element_size())
+            for shard in self._shards.values():
+                self._buffer.attach(shard.tensor, shard.start)
+                shard.tensor.clear_gradient(False)
+            for rank, (begin, end) in enumerate(itertools.pairwise(self._bounds)):
+                group.broadcast_(self._buffer.run(begin, end), src=rank)
+        return 4 * (self._bounds[group.rank + 1] - self._bounds[group.rank])
 
     def piece(self, name: str, tensor: Any) -> Piece | None:
         return None
@@ -133,21 +136,24 @@ def run_bounds(count: int, num_ranks: int) -> list[int]:
     return [count * rank // num_ranks for rank in range(num_ranks + 1)]
 
 
-def cut_shards(named: Sequence[tuple[str, Any]], begin: int, end: int) -> list[Shard]:
-    """Shards of those parameters that have elements from `begin` to before `end` of all elements in order."""
-    import paddle
-
-    shards, first = [], 0
+def cut_pieces(named: Sequence[tuple[str, Any]], begin: int, end: int) -> dict[str, Piece]:
+    """What of each parameter lies from `begin` to before `end` of all elements in order; of those that have some."""
+    pieces, first = {}, 0
     for name, parameter in named:
         start, stop = max(begin - first, 0), min(end - first, parameter.size)
         first += parameter.size
-        if start >= stop:
-            continue
-        tensor = paddle.create_parameter(
-            [stop - start], parameter.dtype, default_initializer=paddle.nn.initializer.Constant(0.0)
-        )
-        # What a layer may have set for its parameter, and an optimizer heeds.
-        tensor.optimize_attr, tensor.regularizer = parameter.optimize_attr, parameter.regularizer
-        piece = Piece(shape=tuple(parameter.shape), start=(start,), size=(stop - start,))
-        shards.append(Shard(name=name, parameter=parameter, tensor=tensor, piece=piece))
-    return shards
+        if start < stop:
+            pieces[name] = Piece(shape=tuple(parameter.shape), start=(start,), size=(stop - start,))
+    return pieces
+
+
+def build_shard(parameter: Any, piece: Piece, buffer: ParameterBuffer, start: int) -> Shard:
+    """A shard in the memory of `buffer` from `start` on."""
+    import paddle
+
+    fill = paddle.nn.initializer.Constant(0.0)
+    tensor = paddle.create_parameter(list(piece.size), parameter.dtype, default_initializer=fill)
+    # What a layer may have set for its parameter, and an optimizer heeds.
+    tensor.optimize_attr, tensor.regularizer = parameter.optimize_attr, parameter.regularizer
+    buffer.lend(tensor, start)
+    return Shard(parameter=parameter, tensor=tensor, piece=piece, start=start)
