@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,29 @@ def test_weights_decay_and_vectors_do_not_when_all_shards_are_flat() -> None:
     # 1 - 0.5 (the layer's own factor) * 0.1 * 0.5; nothing but decay moves where there is no gradient.
     assert layer.weight.numpy().reshape(-1) == pytest.approx([1, 1, 0.975, 0.975, 0.975, 0.975])
     assert layer.bias.numpy() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_are_updated_as_the_whole_to_the_bit_when_a_kernel_rounds_evenly(name: str) -> None:
+    generator = np.random.default_rng(0)
+    start_N, gradients_SN = generator.normal(size=10007).astype(np.float32), generator.normal(size=(10, 10007))
+    recipe, ends = Optimizer(name=name, **KINDS[name]), []
+    for cuts in ([0, 10007], [0, 3, 3335, 3336, 6671, 10007]):
+        bounds = list(itertools.pairwise(cuts))
+        fills = [paddle.nn.initializer.Assign(start_N[begin:end]) for begin, end in bounds]
+        parts = [
+            paddle.create_parameter([end - begin], "float32", default_initializer=fill)
+            for (begin, end), fill in zip(bounds, fills, strict=True)
+        ]
+        owned = [(str(place), part) for place, part in enumerate(parts)]
+        optimizer = build_optimizer(recipe, owned, whole_axes={name: 2 for name, _ in owned})
+        for gradient_N in gradients_SN.astype(np.float32):
+            for part, (begin, end) in zip(parts, bounds, strict=True):
+                part.grad = paddle.to_tensor(gradient_N[begin:end])
+            optimizer.step()
+        ends.append(np.concatenate([part.numpy() for part in parts]))
+    assert np.abs(ends[0] - start_N).max() > 1e-3
+    assert np.abs(ends[0] - ends[1]).max() <= (0 if name in ("adam", "adamw", "sgd", "momentum", "adamax") else 1e-6)
 
 
 def test_values_are_taken_in_when_a_parameter_was_given_memory_of_its_own() -> None:
