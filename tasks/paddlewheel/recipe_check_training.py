@@ -13,7 +13,7 @@ from paddlewheel.recipe_tree import Fault
 
 LATER = (
     "parallel.tensor", "parallel.pipeline", "parallel.plan", "parallel.schedule", "parallel.stages",
-    "exchange.bucket_mb", "keep_every_hours", "writers",
+    "exchange.bucket_mb", "keep_every_hours",
 )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_a_number_that_is_none_is_refused(path: str, value: str) -> None:
         ("training.parallel.zero_stage=2", "counts under training.strategy zero alone; leave it out"),
         ("training.parallel.tensor=2", "training.parallel.tensor: 2: is not in this version; leave it out"),
         ("training.keep_every_hours=2", "training.keep_every_hours: 2.0: is not in this version; leave it out"),
-        ("training.writers=[mlflow]", "is not in this version; leave it out"),
+        ("training.writers=[tensorboard]", "training.writers.0: 'tensorboard': must be "),
         ("training.strategy=single", "single is for one rank, resources ask for 2; use data_parallel"),
         ("training.strategy=no.such.module:thing", "there is no module"),
         ("resources.launcher=slurm", "not in this version; use local"),

@@ -80,7 +80,7 @@ def test_the_goodput_of_a_training_that_died_is_that_of_the_clock(new_run: Any) 
     assert second in (24, 28)  # the commit of step 28 may be under way still
     goodput, losses = facts["goodput"], facts["goodput"]["losses"]
     assert goodput["seconds"] == pytest.approx(seconds, abs=2.5)  # the agent's own start and end
-    # Of the steps since the commit the seconds are in the dead attempt's events; its handler slept 50 ms after each step.
+    # The seconds of the steps since the commit are in the dead attempt's events; its handler slept 50 ms after each.
     lost = [
         event["seconds"]
         for event in read_events(run.store, RUN_KEY, rank=0)

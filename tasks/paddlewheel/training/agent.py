@@ -34,6 +34,7 @@ from paddlewheel.training.result import publish_result
 from paddlewheel.training.run import PASSED_RESOURCES, read_recipe, result_of
 from paddlewheel.training.watch import KIND_CODES, End, Watch
 from paddlewheel.training.workfolder import work_folder
+from paddlewheel.training.writers import writer_connections
 
 LOOK_SECONDS = 0.1
 FENCE_SECONDS = 2.0
@@ -102,6 +103,7 @@ def _run_attempt(
             folder=folder,
             resources=resources,
             environment=os.environ,
+            connections=writer_connections(read_recipe(store, run).training.writers),
         )
         stacks = ""
         try:

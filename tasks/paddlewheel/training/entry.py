@@ -27,6 +27,7 @@ from paddlewheel.training.checkpoint import Commit, FencedError, newest_commit
 from paddlewheel.training.monitor import Monitor
 from paddlewheel.training.peers import PeerError
 from paddlewheel.training.run import read_recipe
+from paddlewheel.training.writers import check_writers, open_writers
 
 EXIT_CODES = {"done": 0, "user": 10, "data": 11, "memory": 12, "node": 13, "stopped": 14, "fenced": 17, "storage": 18}
 KINDS: Sequence[tuple[type[BaseException], str]] = (
@@ -74,6 +75,7 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank:
     """Join the others, load, train; True when the run is trained to its end."""
     run = read_manifest(store, run_uri)
     recipe = with_micro_batch(read_recipe(store, run), store, run, monitor.attempt)
+    check_writers(recipe.training.writers, store)
     import_paddle()
     heed_signals(monitor.folder)  # Paddle sets handlers of its own when it is imported
     import paddle
@@ -93,10 +95,13 @@ def run_rank(store: Store, run_uri: str, monitor: Monitor, *, device: str, rank:
     )
     commit = find_start(store, run, monitor.attempt)
     monitor.beat("load", total_steps=recipe.training.epochs * loader.steps_per_epoch, step=commit.step if commit else 0)
-    monitor.handlers = load_handlers(recipe)
+    kept = open_writers(recipe, store, run, step=commit.step if commit else 0) if rank == 0 else []
+    monitor.handlers = [*kept, *load_handlers(recipe)]
     done = train(
         recipe, run, commit, store=store, loader=loader, strategy=strategy, monitor=monitor, attempt=monitor.attempt
     )
+    for writer in kept:
+        writer.close(done=done)
     strategy.close()
     return done
 

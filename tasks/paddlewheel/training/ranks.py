@@ -64,13 +64,20 @@ class Rank:
 
 
 def start_ranks(
-    *, run_uri: str, root: str, attempt: int, folder: Path, resources: Resources, environment: Mapping[str, str]
+    *,
+    run_uri: str,
+    root: str,
+    attempt: int,
+    folder: Path,
+    resources: Resources,
+    environment: Mapping[str, str],
+    connections: Sequence[str] = (),
 ) -> list[Rank]:
-    """Start every rank of this node, with the connection that the root names. They die with this process.
+    """Start every rank of this node, with the connection that the root names and these. They die with this process.
 
     Raises RecipeError for a connection that nobody knows.
     """
-    secrets = environment_of(named_connections([root]))
+    secrets = environment_of([*named_connections([root]), *connections])
     if root.startswith("s3://"):
         secrets |= {name: value for name, value in environment.items() if name.startswith(AWS_PREFIX)}
     world_size = resources.nodes * resources.ranks_per_node
