@@ -88,8 +88,7 @@ def test_ten_steps_equal_one_process_when_each_rank_updates_its_part(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["dense", "topk"])
-@pytest.mark.parametrize("name", ["adamw", "momentum"])
+@pytest.mark.parametrize(("name", "sync"), [("adamw", "dense"), ("momentum", "topk"), ("adam", "bf16")])
 def test_weights_and_state_are_those_of_data_parallel_to_the_bit(
     new_run: Callable[..., Any], name: str, sync: str
 ) -> None:
@@ -171,6 +170,24 @@ def test_all_ranks_hold_the_same_when_a_step_is_left_out(new_run: Callable[..., 
     # A step that is left out, one in each epoch, leaves the parameters; the last step's outcome is not among them.
     assert len(set(steps)) in (6, 7)
     assert told["zero"] == told["plain"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [2, None], ids=["to_a_commit", "to_the_start"])
+def test_state_goes_back_in_process_as_under_data_parallel(new_run: Callable[..., Any], every: int | None) -> None:
+    common = {
+        **optimizer("adamw"),
+        "training.guard": {"max_skips": 0, "max_rollbacks": 2},
+        "training.checkpoint_every_steps": every,
+        "training.average_decay": 0.9,
+    }
+    plain, zero = (
+        new_run(one, rows=ROWS, overrides=common | more, poisoned=[20]) for one, more in (("plain", {}), ("zero", ZERO))
+    )
+    for run in (plain, zero):
+        assert run.train(1, world_size=2) == [0, 0], run.logs(1)
+        assert run.commit().progress["guard"]["rollbacks"] == 2
+    assert same_bits(arrays_of(plain), arrays_of(zero))
 
 
 def test_lengths_differ_by_one_at_the_most_when_elements_do_not_divide() -> None:
