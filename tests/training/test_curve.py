@@ -11,7 +11,7 @@ import pytest
 from paddlewheel.errors import StorageError
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import Verdict, publish_verdict
-from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_events
+from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_events, read_ranks
 from paddlewheel.training.events import AnomalyEvent, BeginEpochEvent, EndStepEvent, EvaluationEvent, to_line
 
 KEY = "0123456789abcdef0123"
@@ -199,6 +199,34 @@ def test_ten_attempts_keep_their_order(store: LocalStore) -> None:
 
 def test_a_run_without_events_has_an_empty_curve(store: LocalStore) -> None:
     assert (read_curve(store, KEY), read_attempts(store, KEY)) == ([], [])
+
+
+def test_ranks_have_the_steps_that_count_of_attempts_on_as_many_ranks(store: LocalStore) -> None:
+    begin(store, 1, 0, world_size=3)
+    for rank in range(3):
+        tell(store, 1, range(1, 5), rank=rank)
+    begin(store, 2, 4)
+    begin(store, 3, 6)
+    for rank in range(2):
+        tell(store, 2, range(5, 9), rank=rank)  # 7 and 8 were rolled back
+        tell(store, 3, range(7, 10), rank=rank)
+    found = read_ranks(store, KEY, read_curve(store, KEY))
+    steps = [(5, 2), (6, 2), (7, 3), (8, 3), (9, 3)]
+    assert {rank: [(one.step, one.attempt) for one in records] for rank, records in found.items()} == {
+        0: steps,
+        1: steps,
+    }
+
+
+def test_ranks_of_a_long_training_are_a_sample_of_the_same_steps(store: LocalStore) -> None:
+    begin(store, 1, 0)
+    for rank in range(2):
+        for step in range(1, 126):
+            tell(store, 1, range(step, step + 1), rank=rank)
+    found = read_ranks(store, KEY, read_curve(store, KEY))
+    steps = [one.step for one in found[1]]
+    assert [one.step for one in found[0]] == steps
+    assert (len(steps), steps[:5], steps[-2:]) == (50, [1, 3, 6, 8, 11], [121, 123])
 
 
 @pytest.mark.parametrize("content", [b'{"event": "EndStep', b"\xff\xfe"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddlewheel.manifest import read_manifest
-from paddlewheel.training.curve import read_events, read_machines, read_ranks
+from paddlewheel.training.curve import read_curve, read_events, read_machines, read_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -91,7 +91,7 @@ def test_the_goodput_of_a_training_that_died_is_that_of_the_clock(new_run: Any) 
     assert losses["other"] >= (STEPS + 31 - second - 1) * 0.05
     assert losses["startup"] > losses["waiting"] > 0
     assert "lost: start-up" in said
-    assert [len(steps) for steps in read_ranks(run.store, RUN_KEY).values()] == [STEPS]
+    assert [len(steps) for steps in read_ranks(run.store, RUN_KEY, read_curve(run.store, RUN_KEY)).values()] == [STEPS]
     looks = read_machines(run.store, RUN_KEY)
     assert {figures["rank"] for look in looks for figures in look["ranks"]} == {0}
     assert max(look["step"] for look in looks) <= STEPS

@@ -51,15 +51,16 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
     anomalies = [event for event in events if event["event"] == "AnomalyEvent"]
     result_key = f"{run.key}/result.json"
     facts = read_manifest(store, result_key).facts if store.stat(result_key) is not None else {}
+    curve = read_curve(store, run.key)
     return TrainingRecord(
-        curve=read_curve(store, run.key),
+        curve=curve,
         attempts=read_attempts(store, run.key),
         commits=sorted(steps),
         seen=commit.order,
         progress=commit.progress,
         left_out=sorted({event["step"] for event in anomalies if event["back_to"] is None}),
         gone_back=[event["back_to"] for event in anomalies if event["back_to"] is not None],
-        ranks=read_ranks(store, run.key),
+        ranks=read_ranks(store, run.key, curve),
         machines=read_machines(store, run.key),
         monitor={name: facts[name] for name in ("goodput", "diagnosis") if name in facts},
     )

@@ -21,12 +21,13 @@ from types import FrameType
 from typing import Any
 
 from paddlewheel.errors import CheckpointError, PaddlewheelError
-from paddlewheel.manifest import Manifest, read_manifest
-from paddlewheel.recipe import Resources
+from paddlewheel.manifest import MANIFEST_NAME, Manifest, read_manifest
+from paddlewheel.recipe import Resources, Training
 from paddlewheel.storage import Store, open_store
 from paddlewheel.training.aftermath import publish_end, publish_logs, publish_rest
 from paddlewheel.training.attempts import Attempt, list_attempts, open_attempt
 from paddlewheel.training.less_memory import with_less
+from paddlewheel.training.live import LiveDiagnosis
 from paddlewheel.training.machine import Machine
 from paddlewheel.training.progress import Progress, lines_of_result, progress_of
 from paddlewheel.training.ranks import dump_stacks, kill_ranks, start_ranks
@@ -58,15 +59,16 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
     if result_of(store, run_uri) is not None:
         return 0
     key = run.key.removeprefix("runs/")
+    training = read_recipe(store, run).training
     world_size = resources.nodes * resources.ranks_per_node
     with _listening() as stop:
         for restarts in range(resources.max_restarts + 1):
             attempt = open_attempt(store, key, world_size=world_size)
             _say_start(attempt, on_progress)
-            end, step = _run_attempt(run, run_uri, attempt, stop, store=store, resources=resources, tell=on_progress)
+            end, step = _run_attempt(run, attempt, stop, training, store=store, resources=resources, tell=on_progress)
             if end.kind == "done":
                 try:
-                    result_uri = publish_result(store, run, list_attempts(store, key), read_recipe(store, run).training)
+                    result_uri = publish_result(store, run, list_attempts(store, key), training)
                 except CheckpointError as error:
                     if not _is_fenced(store, run, attempt):
                         raise
@@ -86,9 +88,9 @@ def run_agent(run_uri: str, *, store: Store, resources: Resources, on_progress: 
 
 def _run_attempt(
     run: Manifest,
-    run_uri: str,
     attempt: Attempt,
     stop: threading.Event,
+    training: Training,
     *,
     store: Store,
     resources: Resources,
@@ -97,25 +99,25 @@ def _run_attempt(
     """One start of the ranks to its end: (why, the last step). The verdict is published, nothing is left running."""
     with work_folder() as folder:
         ranks = start_ranks(
-            run_uri=run_uri,
+            run_uri=store.uri(f"{run.key}/{MANIFEST_NAME}"),
             root=store.root,
             attempt=attempt.number,
             folder=folder,
             resources=resources,
             environment=os.environ,
-            connections=writer_connections(read_recipe(store, run).training.writers),
+            connections=writer_connections(training.writers),
         )
         stacks = ""
         try:
             watch = Watch(ranks=ranks, resources=resources, step=attempt.resumed_from_step)
             machine = Machine(store, run, attempt, ranks, device=resources.device)
-            end = _watch(watch, machine, run, attempt, stop, store=store, tell=tell)
+            diagnosis = LiveDiagnosis(ranks, training)
+            end = _watch(watch, run, attempt, stop, machine=machine, diagnosis=diagnosis, store=store, tell=tell)
             if end.kind == "hang":
                 stacks = dump_stacks(ranks)
             if end.kind == "memory":
-                recipe = read_recipe(store, run)
                 beat = ranks[end.rank or 0].heartbeat() or {}
-                end = with_less(end, recipe.training, attempt, str(beat.get("phase")))
+                end = with_less(end, training, attempt, str(beat.get("phase")))
         finally:
             kill_ranks(ranks)
         machine.publish()
@@ -135,11 +137,12 @@ def _run_attempt(
 
 def _watch(
     watch: Watch,
-    machine: Machine,
     run: Manifest,
     attempt: Attempt,
     stop: threading.Event,
     *,
+    machine: Machine,
+    diagnosis: LiveDiagnosis,
     store: Store,
     tell: Tell | None,
 ) -> End:
@@ -155,6 +158,8 @@ def _watch(
                 return dataclasses.replace(end, kind="stopped", message=f"asked to stop; {end.message}")
             return end
         machine.poll(watch.step)
+        for line in diagnosis.poll(machine.last):
+            _say(tell, line)
         now = time.monotonic()
         if stop.is_set() and stop_at is None:
             stop_at = now

@@ -8,13 +8,15 @@ back when its guard went back to a commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt, list_attempts, read_verdict
 from paddlewheel.training.events import AttemptRecord, StepRecord
+
+MOST_CHUNKS = 50
 
 
 def read_curve(store: Store, run_key: str, *, rank: int = 0) -> list[StepRecord]:
@@ -25,9 +27,13 @@ def read_curve(store: Store, run_key: str, *, rank: int = 0) -> list[StepRecord]
     records: dict[int, StepRecord] = {}
     for event in read_counted(store, run_key, rank=rank):
         if event["event"] == "EndStepEvent":
-            known = {name: event[name] for name in StepRecord.__dataclass_fields__ if name in event}
-            records[event["step"]] = StepRecord(**known)
+            records[event["step"]] = step_record(event)
     return [records[step] for step in sorted(records)]
+
+
+def step_record(event: Mapping[str, Any]) -> StepRecord:
+    """The record of an EndStepEvent, which may be of a version that told less."""
+    return StepRecord(**{name: event[name] for name in StepRecord.__dataclass_fields__ if name in event})
 
 
 def read_counted(store: Store, run_key: str, *, rank: int = 0) -> list[dict[str, Any]]:
@@ -70,17 +76,27 @@ def read_machines(store: Store, run_key: str) -> list[dict[str, Any]]:
     return found
 
 
-def read_ranks(store: Store, run_key: str) -> dict[int, list[StepRecord]]:
-    """Each rank's steps that count, by rank, of the attempts on as many ranks as the last one had."""
+def read_ranks(store: Store, run_key: str, curve: Sequence[StepRecord]) -> dict[int, list[StepRecord]]:
+    """Each rank's steps that count, by rank, of the attempts on as many ranks as the last one had.
+
+    curve: of the run. Of a long training it is a sample, MOST_CHUNKS files of each rank and attempt, the same steps of
+    all ranks: a thousand ranks have told more than anybody can read.
+    """
     attempts = list_attempts(store, run_key)
-    if not attempts:
-        return {}
-    size = attempts[-1].world_size
-    alike = {one.number for one in attempts if one.world_size == size}
-    found = {
-        rank: [one for one in read_curve(store, run_key, rank=rank) if one.attempt in alike] for rank in range(size)
-    }
-    return {rank: records for rank, records in found.items() if records}
+    size = attempts[-1].world_size if attempts else 0
+    counted = {(one.step, one.attempt) for one in curve}
+    found: dict[int, list[StepRecord]] = {}
+    for rank in range(size):
+        records: dict[int, StepRecord] = {}
+        for attempt in attempts:
+            if attempt.world_size == size:
+                folder = f"{_events(run_key)}/attempt-{attempt.number}/rank-{rank}"
+                for event in _read_chunks(store, folder, most=MOST_CHUNKS):
+                    if event["event"] == "EndStepEvent" and (event["step"], event["attempt"]) in counted:
+                        records[event["step"]] = step_record(event)
+        if records:
+            found[rank] = [records[step] for step in sorted(records)]
+    return found
 
 
 def read_attempts(store: Store, run_key: str) -> list[AttemptRecord]:
@@ -117,9 +133,12 @@ def _events(run_key: str) -> str:
     return f"runs/{run_key.removeprefix('runs/')}/events"
 
 
-def _read_chunks(store: Store, folder: str) -> Iterator[dict[str, Any]]:
-    """The events in a folder's files, in the order of the files."""
-    for key in sorted((stat.key for stat in store.list(folder)), key=_chunk_order):
+def _read_chunks(store: Store, folder: str, *, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """The events in a folder's files, in the order of the files; of `most` of these, evenly spread."""
+    keys = sorted((stat.key for stat in store.list(folder)), key=_chunk_order)
+    if most is not None and len(keys) > most:
+        keys = [keys[position * len(keys) // most] for position in range(most)]
+    for key in keys:
         for line in store.read(key).splitlines():
             try:
                 yield json.loads(line)

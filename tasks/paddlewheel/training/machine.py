@@ -44,6 +44,7 @@ class Machine:
             with contextlib.suppress(psutil.Error):
                 self.processes[rank.number] = psutil.Process(rank.process.pid)
         self.lines: list[bytes] = []
+        self.last: MachineEvent | None = None
         self.chunks = 0
         self.looked = self.published = time.monotonic()
         self.before = self._counters()
@@ -53,7 +54,8 @@ class Machine:
         """Look, or publish, where it is time. A store that refuses costs figures, not the training."""
         now = time.monotonic()
         if now - self.looked >= LOOK_SECONDS:
-            self.lines.append(to_line(self.look(step)))
+            self.last = self.look(step)
+            self.lines.append(to_line(self.last))
         if now - self.published >= PUBLISH_SECONDS:
             self.publish()
 

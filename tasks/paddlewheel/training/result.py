@@ -23,6 +23,7 @@ from paddlewheel.training.attempts import Attempt
 from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, list_commits, newest_commit, parse_commit
 from paddlewheel.training.curve import read_attempts, read_curve, read_machines, read_ranks
 from paddlewheel.training.diagnosis import diagnose
+from paddlewheel.training.events import StepRecord
 from paddlewheel.training.goodput import read_goodput
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt], tra
         "seconds": round(seconds, 3),
         "commit": f"{commit.key}/{COMMIT_NAME}",
         **_progress_facts(last, commit),
-        **_monitor_facts(store, run, training),
+        **_monitor_facts(store, run, training, curve),
     }
     result = Manifest(
         kind="result",
@@ -147,10 +148,10 @@ def _progress_facts(last: Commit, commit: Commit) -> dict[str, Any]:
     return facts
 
 
-def _monitor_facts(store: Store, run: Manifest, training: Training) -> dict[str, Any]:
+def _monitor_facts(store: Store, run: Manifest, training: Training, curve: Sequence[StepRecord]) -> dict[str, Any]:
     """Goodput, and what to change, where anything is."""
     goodput = read_goodput(store, run.key)
-    found = diagnose(read_ranks(store, run.key), read_machines(store, run.key), goodput, training)
+    found = diagnose(read_ranks(store, run.key, curve), read_machines(store, run.key), goodput, training)
     return {"goodput": goodput.to_json(), "diagnosis": [one.to_json() for one in found]}
 
 
