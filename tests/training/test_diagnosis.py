@@ -73,8 +73,16 @@ def test_a_step_that_waits_for_its_rows_is_data_bound() -> None:
             Training(epochs=1, global_batch=64, sync="local_sgd", exchange=Exchange(steps=4)),
             "more training.exchange.steps (now 4)",
         ),
+        (
+            Training(epochs=1, global_batch=64, strategy="zero"),
+            "training.sync: bf16 sends half, topk a hundredth",
+        ),
+        (
+            Training(epochs=1, global_batch=64, sync="bf16"),
+            "training.sync: topk or local_sgd sends less",
+        ),
     ],
-    ids=["dense", "local_sgd"],
+    ids=["dense", "local_sgd", "zero", "bf16"],
 )
 def test_ranks_that_all_exchange_for_long_are_exchange_bound(training: Training, setting: str) -> None:
     slow = {**WELL, "exchange": 0.11}

@@ -124,10 +124,12 @@ def _exchange(
     if exchange < EXCHANGE_SHARE * step:
         return
     sent = statistics.fmean(record.sent_bytes for record in next(iter(steps.values())))
+    rounds = training.strategy != "zero"  # whose ranks each update a part, and so at every step
     setting = {
-        "dense": "training.sync: bf16 sends half, topk a hundredth, local_sgd at every eighth step alone",
-        "bf16": "training.sync: topk or local_sgd send less",
-        "topk": "a smaller training.exchange.ratio, or training.sync: local_sgd",
+        "dense": "training.sync: bf16 sends half, topk a hundredth"
+        + (", local_sgd at every eighth step alone" if rounds else ""),
+        "bf16": f"training.sync: topk{' or local_sgd' if rounds else ''} sends less",
+        "topk": f"a smaller training.exchange.ratio{', or training.sync: local_sgd' if rounds else ''}",
         "local_sgd": f"more training.exchange.steps (now {training.exchange.steps})",
     }.get(training.sync, "another training.sync")
     yield Finding(
