@@ -38,8 +38,8 @@ from paddlewheel.recipe_tree import (
 # Names that this version has, and names that a later one will have.
 REGISTERED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "training.strategy": (
-        ("single", "data_parallel", "zero"),
-        ("tensor_parallel", "pipeline_parallel", "mesh", "parameter_server"),
+        ("single", "data_parallel", "zero", "tensor_parallel", "pipeline_parallel", "mesh"),
+        ("parameter_server",),
     ),
     "training.sync": (("dense", "bf16", "topk", "local_sgd"), ()),
     "model.name": (("wide_deep", "deepfm", "resnet18", "resnet50", "gpt"), ()),

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from paddlewheel.recipe import Recipe, Training
 from paddlewheel.recipe_check_loop import check_loop
+from paddlewheel.recipe_check_parallel import check_parallel
 from paddlewheel.recipe_check_zero import check_zero
 from paddlewheel.recipe_tree import Fault
 
 LATER = (
-    "parallel.tensor", "parallel.pipeline", "parallel.plan", "parallel.schedule", "parallel.stages",
     "exchange.bucket_mb", "keep_every_hours",
 )  # fmt: skip
 
@@ -22,6 +22,7 @@ def check_training(recipe: Recipe) -> Iterator[Fault]:
     yield from _check_known(recipe.training)
     yield from _check_device(recipe)
     yield from _check_ranks(recipe)
+    yield from check_parallel(recipe)
     yield from check_loop(recipe)
     yield from check_zero(recipe)
 

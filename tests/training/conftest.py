@@ -159,7 +159,15 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None, poisoned: Sequence[int] = ()) -> Run:
+def make_run(
+    folder: Path,
+    *,
+    rows: int,
+    overrides: dict[str, Any] | None = None,
+    poisoned: Sequence[int] = (),
+    id_sizes: Sequence[int] = ID_SIZES,
+    num_dense: int = NUM_DENSE,
+) -> Run:
     """A run over rows with a learnable label in two packed files, and a holdout file that training must not see.
 
     poisoned: training rows whose first number is none, so that the loss of their batch is none either.
@@ -170,12 +178,13 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
     parts, ids = [], []
     with store.staging() as staging:
         for name, role, count in (("a", "train", rows // 2), ("b", "train", rows - rows // 2), ("c", "holdout", 9)):
-            ids_BF = np.stack([generator.integers(0, size, count) for size in ID_SIZES], 1).astype(np.int32)
-            dense_BD = generator.normal(size=(count, NUM_DENSE)).astype(np.float32)
-            labels_B = (ids_BF[:, 0] % 2 + dense_BD[:, 0] + 0.5 * generator.normal(size=count) > 0.5).astype(np.float32)
+            ids_BF = np.stack([generator.integers(0, size, count) for size in id_sizes], 1).astype(np.int32)
+            dense_BD = generator.normal(size=(count, num_dense)).astype(np.float32)
+            first_B = dense_BD[:, 0] if num_dense else ids_BF[:, 1] % 2
+            labels_B = (ids_BF[:, 0] % 2 + first_B + 0.5 * generator.normal(size=count) > 0.5).astype(np.float32)
             if role == "train":
                 first = sum(len(one) for one in ids)
-                dense_BD[[row - first for row in poisoned if first <= row < first + count], 0] = np.nan
+                dense_BD[[row - first for row in poisoned if first <= row < first + count], :1] = np.nan
             sample_ids_B = generator.integers(0, 2**63, count).astype(np.uint64)
             path = staging / f"{name}.parquet"
             write_packed(path, sample_ids_B, labels_B, Inputs(ids_BF=ids_BF, dense_BD=dense_BD))
@@ -189,8 +198,8 @@ def make_run(folder: Path, *, rows: int, overrides: dict[str, Any] | None = None
     per_epoch = -(-len(trained_N) // training.global_batch)
     facts = {
         "partition": "2013-11-01",
-        "id_sizes": ID_SIZES,
-        "num_dense": NUM_DENSE,
+        "id_sizes": list(id_sizes),
+        "num_dense": num_dense,
         "order_expected": str(sample_hash(trained_N)),
         "epochs": training.epochs,
         "steps_per_epoch": per_epoch,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import paddle
 
-from paddlewheel.data.loader import Loader
+from paddlewheel.data.loader import Batch, Loader, to_tensors
 from paddlewheel.data.order import MASK
 from paddlewheel.errors import DataError
 from paddlewheel.manifest import Manifest
@@ -28,6 +29,7 @@ from paddlewheel.training.shares import Shares
 from paddlewheel.training.state import (
     Average,
     copy_arrays,
+    is_power,
     model_tensors,
     optimizer_tensors,
     set_tensors,
@@ -38,7 +40,8 @@ from paddlewheel.training.sync import Sync, build_sync
 from paddlewheel.training.sync.flat import shared_buffers
 from paddlewheel.training.validation import Scores
 
-NUMBERS = "_pow_acc"  # ends of names that an optimizer gives to single numbers, the powers of Adam's betas
+LAYOUT = "layout"  # the part of a commit's progress that is the strategy's
+SAMPLE_ROWS = 4
 
 
 @dataclass(kw_only=True)
@@ -83,7 +86,9 @@ def prepare(
             f"run's features {len(spec.id_sizes)} and {spec.num_dense}; run preprocess again"
         )
     model = build_model(recipe.model.name, spec, recipe.model.params)
-    model = strategy.wrap(prepare_model(model, training, paddle.get_device().partition(":")[0]))
+    model = prepare_model(model, training, paddle.get_device().partition(":")[0])
+    laid = commit.progress.get(LAYOUT, {}) if commit is not None else {}
+    model = strategy.wrap(model, functools.partial(_sample, loader), laid)
     model.train()
     total_steps = training.epochs * loader.steps_per_epoch
     owned = strategy.owned(model)
@@ -107,6 +112,20 @@ def prepare(
         fit.guard.load(commit.progress.get("guard", {}))
         fit.shares.load(commit.progress.get("shares", {}))
     return fit
+
+
+def _sample(loader: Loader) -> Batch:
+    """The first few rows of the first step, as tensors; the same on all ranks."""
+    batch = loader.batch(1, 0, 0, 1)
+    return to_tensors(
+        replace(
+            batch,
+            sample_ids_B=batch.sample_ids_B[:SAMPLE_ROWS],
+            labels_B=batch.labels_B[:SAMPLE_ROWS],
+            ids_BF=batch.ids_BF[:SAMPLE_ROWS],
+            dense_BD=batch.dense_BD[:SAMPLE_ROWS],
+        )
+    )
 
 
 def restore(fit: Fit, commit: Commit, store: Store) -> None:
@@ -135,6 +154,7 @@ def progress_of(fit: Fit) -> dict[str, Any]:
     """What a resume needs besides tensors, plain JSON; the same on all ranks."""
     parts = {
         "guard": fit.guard.to_json(),
+        LAYOUT: fit.strategy.kept(),
         "scale": fit.scale.to_json() if fit.scale is not None else {},
         "shares": fit.shares.to_json(),
         "validation": fit.scores.to_json(),
@@ -155,7 +175,7 @@ def tensors_of(fit: Fit) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict
             pieces["model"][name] = piece
     for name in optimizer:
         parameter = name.rpartition(".")[0]
-        if not name.endswith(NUMBERS):
+        if not is_power(name):
             piece = strategy.owned_piece(parameter, parameters[parameter])
             if piece is not None:
                 pieces["optimizer"][name] = piece
@@ -176,12 +196,16 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
     sums = [(low + (high << 32)) & MASK for low, high in halves.numpy().tolist()]
     model, optimizer, pieces = tensors_of(fit)
     own = fit.sync.state(optimizer) if fit.sync.own else {}
-    model = {name: tensor for name, tensor in model.items() if strategy.writes(name.removeprefix(AVERAGE))}
-    parameters = dict(strategy.owned(fit.model))
+    model = {
+        name: tensor
+        for name, tensor in model.items()
+        if strategy.writes(name.removeprefix(AVERAGE), piece=name in pieces["model"])
+    }
+    owned = dict(strategy.owned(fit.model))
     optimizer = {
         name: tensor
         for name, tensor in optimizer.items()
-        if name in pieces["optimizer"] or writes_number(strategy, name.rpartition(".")[0], parameters)
+        if writes_state(strategy, name, owned, piece=name in pieces["optimizer"])
     }
     return Snapshot(
         step=fit.step,
@@ -202,11 +226,14 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
     )
 
 
-def writes_number(strategy: Strategy, name: str, owned: Mapping[str, Any]) -> bool:
-    """Whether this rank gives what an optimizer keeps once for a parameter to a commit: of those that have pieces, the
-    one with the first element does."""
-    piece = strategy.owned_piece(name, owned[name])
-    return strategy.writes(name) if piece is None else not any(piece.start)
+def writes_state(strategy: Strategy, name: str, owned: Mapping[str, Any], *, piece: bool) -> bool:
+    """Whether this rank gives an optimizer's tensor to a commit; piece: whether it is one.
+
+    What it keeps once for a parameter that ranks have pieces of, the one with the first element gives.
+    """
+    parameter = name.rpartition(".")[0]
+    own = strategy.owned_piece(parameter, owned[parameter])
+    return strategy.writes(parameter, piece=own is not None) and (own is None or piece or not any(own.start))
 
 
 def whole_axes(strategy: Strategy, owned: Sequence[tuple[str, Any]]) -> dict[str, int]:

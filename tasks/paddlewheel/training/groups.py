@@ -95,7 +95,10 @@ def leave_world(world: Group) -> None:
 
 
 def split_world(world: Group, parts: Sequence[Sequence[int]]) -> Group:
-    """This rank's one of several disjoint groups that together are the world; all ranks must call with the same."""
+    """This rank's one of several disjoint groups that together are the world; all ranks must call with the same.
+
+    One group after the other: those that are joined at once find each other's addresses in Paddle's store.
+    """
     mine = ALONE
     for ranks in parts:
         whole = len(ranks) == world.size
@@ -105,9 +108,16 @@ def split_world(world: Group, parts: Sequence[Sequence[int]]) -> Group:
 
             with peers_named():
                 handle = dist.new_group(list(ranks))
+            world.sum_(_one())
         if world.rank in ranks:
             mine = Group(ranks=tuple(ranks), rank=list(ranks).index(world.rank), handle=handle)
     return mine
+
+
+def _one() -> Any:
+    import paddle
+
+    return paddle.ones([1])
 
 
 class peers_named:

@@ -43,6 +43,11 @@ def optimizer_tensors(optimizer: Any, owned: Sequence[tuple[str, Any]]) -> dict[
     }
 
 
+def is_power(name: str) -> bool:
+    """Whether an accumulator is a single number whatever the parameter's shape: a power of one of Adam's betas."""
+    return name.endswith("_pow_acc")
+
+
 def trainable(model: Any) -> list[tuple[str, Any]]:
     """Name and parameter of all that is trained, in the model's order."""
     return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.stop_gradient]

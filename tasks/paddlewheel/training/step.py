@@ -35,7 +35,7 @@ def run_step(
     """
     strategy, training, place = fit.strategy, fit.recipe.training, (epoch, step_in_epoch)
     group = strategy.data_group
-    seed_all(fit.loader.seed, fit.step + 1, group.rank)
+    seed_all(fit.loader.seed, fit.step + 1, strategy.stream)
     batch = fit.loader.batch(epoch, step_in_epoch, group.rank, group.size, shares=fit.shares.weights)
     fit.mine[epoch] = (fit.mine.get(epoch, 0) + sample_hash(batch.sample_ids_B)) & MASK
     if fit.guard.passes_over(place):

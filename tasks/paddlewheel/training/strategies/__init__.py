@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from paddlewheel.recipe import Parallel, Training
 from paddlewheel.training.groups import Group
 from paddlewheel.training.pieces import Piece
 from paddlewheel.training.strategies.data_parallel import DataParallel
+from paddlewheel.training.strategies.mesh import build_mesh, build_pipeline, build_tensor
 from paddlewheel.training.strategies.single import build_single
 from paddlewheel.training.strategies.zero import build_zero
 
@@ -31,6 +32,7 @@ class Strategy(Protocol):
     world: all ranks. data_group: those that hold the same parameters and train on other rows of a global batch.
     model_group: those that together hold one copy of the model, and see the same rows; usually this one alone.
     writers: ranks of the world that hold something which a commit needs and no earlier rank holds; rank 0 among them.
+    stream: ranks that must draw the same random numbers, for dropout, share it.
     The groups stand only after `setup`.
     """
 
@@ -42,12 +44,21 @@ class Strategy(Protocol):
     def model_group(self) -> Group: ...
     @property
     def writers(self) -> Sequence[int]: ...
+    @property
+    def stream(self) -> int: ...
 
     def setup(self) -> None:
         """Join the other ranks. Raises PeerError where they cannot be reached."""
 
-    def wrap(self, model: Any) -> Any:
-        """What this rank trains of the model, equal on all ranks of its data group."""
+    def wrap(self, model: Any, sample: Callable[[], Any], kept: Mapping[str, Any]) -> Any:
+        """What this rank trains of the model, equal on all ranks of its data group.
+
+        sample: gives a batch of a few rows, the same on all ranks. kept: what `kept` told at the commit that the
+        training goes on from.
+        """
+
+    def kept(self) -> dict[str, Any]:
+        """What `wrap` measured and a resume must find as it was, plain JSON."""
 
     def owned(self, model: Any) -> list[tuple[str, Any]]:
         """Names in the whole model and parameters that this rank's optimizer updates, or its parts of them."""
@@ -76,8 +87,11 @@ class Strategy(Protocol):
         """Where an `owned` parameter, and what an optimizer keeps for each of its elements, lies in the whole; None:
         whole."""
 
-    def writes(self, name: str) -> bool:
-        """Whether this rank gives the model's tensor of this name to a commit: exactly one of those that hold it."""
+    def writes(self, name: str, *, piece: bool) -> bool:
+        """Whether this rank gives a tensor of this parameter or buffer to a commit: exactly one of those that hold it.
+
+        piece: whether what it holds is a piece, which other ranks of its model group do not hold.
+        """
 
     def close(self) -> None:
         """Leave the other ranks."""
@@ -87,6 +101,9 @@ STRATEGIES: dict[str, Callable[[int, int, Parallel], Strategy]] = {
     "single": build_single,
     "data_parallel": DataParallel,
     "zero": build_zero,
+    "tensor_parallel": build_tensor,
+    "pipeline_parallel": build_pipeline,
+    "mesh": build_mesh,
 }
 
 

@@ -6,7 +6,7 @@ told of parameters that a step leaves unused; and it averages over ranks, which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paddlewheel.recipe import Parallel
@@ -28,7 +28,11 @@ class DataParallel:
     def setup(self) -> None:
         self.world = self.data_group = join_world(self.world.rank, self.world.size)
 
-    def wrap(self, model: Any) -> Any:
+    @property
+    def stream(self) -> int:
+        return self.world.rank
+
+    def wrap(self, model: Any, sample: Callable[[], Any], kept: Mapping[str, Any]) -> Any:
         """Sends rank 0's parameters and buffers to all: a model of the user's own may start at random."""
         import paddle
 
@@ -36,6 +40,9 @@ class DataParallel:
             for tensor in model.state_dict().values():
                 self.data_group.broadcast_(tensor)
         return model
+
+    def kept(self) -> dict[str, Any]:
+        return {}
 
     def owned(self, model: Any) -> list[tuple[str, Any]]:
         return trainable(model)
@@ -58,7 +65,7 @@ class DataParallel:
     def owned_piece(self, name: str, parameter: Any) -> Piece | None:
         return None
 
-    def writes(self, name: str) -> bool:
+    def writes(self, name: str, *, piece: bool) -> bool:
         return self.data_group.rank == 0
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ Rejected: fleet's sharding, which gives whole tensors to ranks, so that one larg
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +60,14 @@ class Zero:
         self._plain.setup()
         self.world = self.data_group = self._plain.world
 
-    def wrap(self, model: Any) -> Any:
+    @property
+    def stream(self) -> int:
+        return self.world.rank
+
+    def wrap(self, model: Any, sample: Callable[[], Any], kept: Mapping[str, Any]) -> Any:
         """Also cuts the elements. Raises RecipeError for a model with fewer than ranks, or of another type than
         float32."""
-        model = self._plain.wrap(model)
+        model = self._plain.wrap(model, sample, kept)
         named, group = trainable(model), self.data_group
         foreign = [f"{name} ({parameter.dtype})" for name, parameter in named if "float32" not in str(parameter.dtype)]
         if foreign:
@@ -84,6 +88,9 @@ class Zero:
             for name, piece in runs[group.rank].items()
         }
         return model
+
+    def kept(self) -> dict[str, Any]:
+        return {}
 
     def owned(self, model: Any) -> list[tuple[str, Any]]:
         return [(name, shard.tensor) for name, shard in self._shards.items()]
@@ -123,8 +130,8 @@ class Zero:
     def owned_piece(self, name: str, parameter: Any) -> Piece | None:
         return self._shards[name].piece
 
-    def writes(self, name: str) -> bool:
-        return self.data_group.rank == 0
+    def writes(self, name: str, *, piece: bool) -> bool:
+        return piece or self.data_group.rank == 0
 
     def close(self) -> None:
         self._plain.close()
