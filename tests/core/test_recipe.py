@@ -40,7 +40,8 @@ def test_five_mistakes_are_told_at_once() -> None:
         "gate.metric: 'acu': must be one of auc, log_loss; did you mean 'auc'?",
         "model.nmae: 'x': no such field; here stand params, name; did you mean 'name'?",
         "training.epochs: 0: must be greater than or equal to 1",
-        "training.strategy: 'data_paralel': must be one of single, data_parallel, zero (or package.module:name of your "
+        "training.strategy: 'data_paralel': must be one of single, data_parallel, zero, tensor_parallel, "
+        "pipeline_parallel, mesh (or package.module:name of your "
         "own); did you mean 'data_parallel'?",
     ]
 
@@ -87,9 +88,9 @@ def test_a_number_that_is_none_is_refused(path: str, value: str) -> None:
     ("override", "words"),
     [
         ("training.precision=bf16", "a CPU computes in float32 only; use float32, or resources.device: gpu"),
-        ("training.strategy=mesh", "not in this version; use single or data_parallel or zero"),
+        ("training.strategy=parameter_server", "not in this version; use single or data_parallel or zero"),
         ("training.parallel.zero_stage=2", "counts under training.strategy zero alone; leave it out"),
-        ("training.parallel.tensor=2", "training.parallel.tensor: 2: is not in this version; leave it out"),
+        ("training.parallel.tensor=2", "strategy data_parallel does not split a model so; use tensor_parallel or mesh"),
         ("training.keep_every_hours=2", "training.keep_every_hours: 2.0: is not in this version; leave it out"),
         ("training.writers=[tensorboard]", "training.writers.0: 'tensorboard': must be "),
         ("training.strategy=single", "single is for one rank, resources ask for 2; use data_parallel"),
