@@ -13,7 +13,7 @@ from paddlewheel.recipe_check_zero import check_zero
 from paddlewheel.recipe_tree import Fault
 
 LATER = (
-    "exchange.bucket_mb", "keep_every_hours",
+    "exchange.bucket_mb",
 )  # fmt: skip
 
 

@@ -91,7 +91,6 @@ def test_a_number_that_is_none_is_refused(path: str, value: str) -> None:
         ("training.strategy=parameter_server", "not in this version; use single or data_parallel or zero"),
         ("training.parallel.zero_stage=2", "counts under training.strategy zero alone; leave it out"),
         ("training.parallel.tensor=2", "strategy data_parallel does not split a model so; use tensor_parallel or mesh"),
-        ("training.keep_every_hours=2", "training.keep_every_hours: 2.0: is not in this version; leave it out"),
         ("training.writers=[tensorboard]", "training.writers.0: 'tensorboard': must be "),
         ("training.strategy=single", "single is for one rank, resources ask for 2; use data_parallel"),
         ("training.strategy=no.such.module:thing", "there is no module"),

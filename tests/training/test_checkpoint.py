@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from paddlewheel.errors import CheckpointError, StorageError
 from paddlewheel.storage.local import LocalStore
+from paddlewheel.training.attempts import open_attempt
 from paddlewheel.training.checkpoint import (
     FencedError,
+    Retention,
     list_commits,
     load_weights,
     newest_commit,
@@ -24,13 +27,15 @@ from paddlewheel.training.checkpoint import (
     remove_old_commits,
 )
 from paddlewheel.training.commit_writer import Snapshot, publish_commit, publish_part
+from paddlewheel.training.damaged import read_damaged
 from paddlewheel.training.pieces import Piece
 
 KEY = "feedbeef"
 
 
 def begin(store: LocalStore, attempt: int, resumed_from_step: int) -> None:
-    record = {"attempt": attempt, "resumed_from_step": resumed_from_step}
+    record = {"attempt": attempt, "resumed_from_step": resumed_from_step, "world_size": 1, "host": "h", "pid": 7}
+    record["started"] = "2013-11-02T03:00:00+00:00"
     store.publish(f"runs/{KEY}/attempts/{attempt}.json", json.dumps(record).encode())
 
 
@@ -134,7 +139,7 @@ def test_old_commits_and_remains_of_dead_attempts_go_when_newer_ones_are_kept(tm
     commit(store, 30, 2)
     store.publish(f"runs/{KEY}/checkpoints/step-40-attempt-2/model.safetensors", b"in the making")
     store.publish(f"runs/{KEY}/checkpoints/step-50-attempt-3/model.safetensors", b"somebody else's")
-    remove_old_commits(store, KEY, keep=2, attempt=2)
+    remove_old_commits(store, KEY, retention=Retention(last=2), attempt=2)
     assert store.children(f"runs/{KEY}/checkpoints") == [
         "step-20-attempt-1",
         "step-30-attempt-2",
@@ -149,10 +154,50 @@ def test_best_measured_commit_stays_when_it_is_older_than_those_that_are_kept(tm
     begin(store, 1, 0)
     for step in (10, 20, 30, 40):
         commit(store, step, 1, progress={"validation": {"best_step": min(step, 20), "best_value": 0.5}})
-    remove_old_commits(store, KEY, keep=1, attempt=1, keep_best=True)
+    remove_old_commits(store, KEY, retention=Retention(last=1, best=True), attempt=1)
     assert counting(store) == [(40, 1), (20, 1)]
-    remove_old_commits(store, KEY, keep=1, attempt=1)
+    remove_old_commits(store, KEY, retention=Retention(last=1), attempt=1)
     assert counting(store) == [(40, 1)]
+
+
+def test_a_commit_of_every_two_hours_stays_when_others_go(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    for step, hour in ((10, 0.0), (20, 1.0), (30, 1.9), (40, 2.0), (50, 3.5), (60, 7.0), (70, 7.5)):
+        commit(store, step, 1)
+        at = 1_386_000_000 + 3600 * hour
+        os.utime(tmp_path / f"runs/{KEY}/checkpoints/step-{step}-attempt-1/COMMIT.json", (at, at))
+    remove_old_commits(store, KEY, retention=Retention(last=1, every_hours=2), attempt=1)
+    assert counting(store) == [(70, 1), (60, 1), (40, 1), (10, 1)]
+
+
+def test_damaged_commits_are_set_aside_by_name_and_not_counted_when_an_attempt_begins(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    for step in (10, 20, 30, 40):
+        commit(store, step, 1)
+    flip(tmp_path / f"runs/{KEY}/checkpoints/step-40-attempt-1/model.safetensors")
+    (tmp_path / f"runs/{KEY}/checkpoints/step-30-attempt-1/COMMIT.json").write_bytes(b'{"kind": "commit"')
+    attempt = open_attempt(store, KEY, world_size=1)
+    assert (attempt.number, attempt.resumed_from_step) == (2, 20)
+    assert [(one.step, one.attempt, one.found_by, one.lost_steps) for one in read_damaged(store, KEY)] == [
+        (40, 1, 2, 20),
+        (30, 1, 2, 10),
+    ]
+    assert "step-40-attempt-1/model.safetensors" in read_damaged(store, KEY)[0].reason
+    assert counting(store) == [(20, 1), (10, 1)]
+    # Two are kept, the damaged ones not among them, and their files are gone.
+    commit(store, 30, 2)
+    remove_old_commits(store, KEY, retention=Retention(last=2), attempt=2)
+    assert store.children(f"runs/{KEY}/checkpoints") == ["step-20-attempt-1", "step-30-attempt-2"]
+    assert open_attempt(store, KEY, world_size=1).resumed_from_step == 30
+    assert len(read_damaged(store, KEY)) == 2
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
 
 
 def test_record_of_an_attempt_that_cannot_be_read_is_an_error_rather_than_no_fence(tmp_path: Path) -> None:

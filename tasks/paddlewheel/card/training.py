@@ -18,6 +18,7 @@ from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import newest_commit
 from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_machines, read_ranks
+from paddlewheel.training.damaged import Damaged, read_damaged
 from paddlewheel.training.events import AttemptRecord, StepRecord
 from paddlewheel.training.goodput import LOSSES, parse_goodput
 
@@ -27,7 +28,7 @@ class TrainingRecord:
     """What a finished run tells. `commits`: steps; `seen`: sums of the hashes of the samples trained on, by epoch;
     `progress`: what the last commit says of the guard and of measurements; `left_out`: steps without an update;
     `gone_back`: steps to whose commit the state went back; `ranks`: each rank's steps; `machines`: looks at the nodes;
-    `monitor`: goodput and diagnosis as in result.json."""
+    `damaged`: commits that were set aside; `monitor`: goodput and diagnosis as in result.json."""
 
     curve: Sequence[StepRecord]
     attempts: Sequence[AttemptRecord]
@@ -36,6 +37,7 @@ class TrainingRecord:
     progress: Mapping[str, Any] = field(default_factory=dict)
     left_out: Sequence[int] = ()
     gone_back: Sequence[int] = ()
+    damaged: Sequence[Damaged] = ()
     ranks: Mapping[int, Sequence[StepRecord]] = field(default_factory=dict)
     machines: Sequence[Mapping[str, Any]] = ()
     monitor: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +62,7 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
         progress=commit.progress,
         left_out=sorted({event["step"] for event in anomalies if event["back_to"] is None}),
         gone_back=[event["back_to"] for event in anomalies if event["back_to"] is not None],
+        damaged=read_damaged(store, run.key.removeprefix("runs/")),
         ranks=read_ranks(store, run.key, curve),
         machines=read_machines(store, run.key),
         monitor={name: facts[name] for name in ("goodput", "diagnosis") if name in facts},
@@ -119,6 +122,14 @@ def _facts(recipe: Recipe, record: TrainingRecord) -> list[tuple[str, str]]:
         ("Seed", str(training.seed)),
     ]
     facts += _progress_facts(record.progress)
+    facts += [
+        (
+            "Damaged commit",
+            f"step {one.step:,} of attempt {one.attempt}: {one.reason}; attempt {one.found_by} went on from step "
+            f"{one.went_on_from:,}, {one.lost_steps:,} steps were done again",
+        )
+        for one in record.damaged
+    ]
     if curve:
         facts += [
             ("Loss", f"{statistics.mean(one.loss for one in first):.4f} in the first twentieth of the steps, "

@@ -11,7 +11,8 @@ from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import ATTEMPT_FILE, newest_commit
+from paddlewheel.training.checkpoint import ATTEMPT_FILE
+from paddlewheel.training.damaged import settle_commit
 from paddlewheel.training.events import stamp
 
 
@@ -59,7 +60,7 @@ def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
     for _ in range(100):
         earlier = list_attempts(store, run_key)
         number = max((attempt.number for attempt in earlier), default=0) + 1
-        commit = newest_commit(store, run_key)
+        commit = settle_commit(store, run_key, found_by=number)
         attempt = Attempt(
             number=number,
             resumed_from_step=commit.step if commit else 0,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ COMMIT_NAME = "COMMIT.json"
 Part = Literal["model", "optimizer", "own"]
 AVERAGE = "average."
 COMMIT_FOLDER = re.compile(r"step-(\d+)-attempt-(\d+)")
+DAMAGED_FILE = re.compile(r"step-(\d+)-attempt-(\d+)(-removed-\d+)?\.json")
 ATTEMPT_FILE = re.compile(r"(\d+)\.json")
 log = logging.getLogger(__name__)
 
@@ -82,10 +84,20 @@ def check_fence(store: Store, run_key: str, attempt: int) -> None:
 def list_commits(store: Store, run_key: str, *, before_attempt: int | None = None) -> Iterator[Commit]:
     """The commits that count, newest first, their files not verified.
 
-    A commit of attempt a at step s counts only if s <= the resumed_from_step of every later attempt. With
-    `before_attempt`, that attempt and the later ones are looked away from. A commit that cannot be read is left out,
-    with a warning.
+    A commit of attempt a at step s counts only if s <= the resumed_from_step of every later attempt, and if it was not
+    set aside as damaged. With `before_attempt`, that attempt and the later ones are looked away from. A commit that
+    cannot be read is left out, with a warning.
     """
+    for step, attempt in candidates(store, run_key, before_attempt=before_attempt):
+        try:
+            yield read_commit(store, run_key, step, attempt)
+        except StorageError as error:
+            log.warning("commit left out: %s", error)
+
+
+def candidates(store: Store, run_key: str, *, before_attempt: int | None = None) -> list[tuple[int, int]]:
+    """Steps and attempts of the commits that count, as `list_commits`, newest first, without a look into them."""
+    aside = set_aside_commits(store, run_key)
     fences = read_fences(store, run_key)
     if before_attempt is not None:
         fences = {attempt: step for attempt, step in fences.items() if attempt < before_attempt}
@@ -95,18 +107,30 @@ def list_commits(store: Store, run_key: str, *, before_attempt: int | None = Non
         if match:
             step, attempt = int(match[1]), int(match[2])
             newer = [fence for other, fence in fences.items() if other > attempt]
-            if step <= min(newer, default=step) and (before_attempt is None or attempt < before_attempt):
+            fenced = step > min(newer, default=step) or (before_attempt is not None and attempt >= before_attempt)
+            if not fenced and (step, attempt) not in aside:
                 found.append((step, attempt))
-    for step, attempt in sorted(found, reverse=True):
-        key = f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}"
-        if store.stat(key) is not None:
-            try:
-                commit = parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
-                if commit.key != commit_folder(run_key, step, attempt):
-                    raise CheckpointError(f"{store.uri(key)} is the commit {commit.key}, in the wrong place")
-                yield commit
-            except StorageError as error:
-                log.warning("commit left out: %s", error)
+    return [
+        (step, attempt)
+        for step, attempt in sorted(found, reverse=True)
+        if store.stat(f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}") is not None
+    ]
+
+
+def read_commit(store: Store, run_key: str, step: int, attempt: int) -> Commit:
+    """One commit as its COMMIT.json tells it, its files not verified. Raises StorageError."""
+    key = f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}"
+    commit = parse_commit(Manifest.from_json(store.read(key), store.uri(key)), store.uri(key))
+    if commit.key != commit_folder(run_key, step, attempt):
+        raise CheckpointError(f"{store.uri(key)} is the commit {commit.key}, in the wrong place")
+    return commit
+
+
+def set_aside_commits(store: Store, run_key: str) -> set[tuple[int, int]]:
+    """Steps and attempts of the commits that `damaged` has set aside."""
+    names = (stat.key.rpartition("/")[2] for stat in store.list(f"runs/{run_key}/damaged"))
+    matches = (DAMAGED_FILE.fullmatch(name) for name in names)
+    return {(int(match[1]), int(match[2])) for match in matches if match and not match[3]}
 
 
 def newest_commit(store: Store, run_key: str, *, before_attempt: int | None = None) -> Commit | None:
@@ -159,16 +183,27 @@ def open_own(store: Store, commit: Commit) -> dict[int, Arrays]:
     }
 
 
-def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int, keep_best: bool = False) -> list[str]:
-    """Remove all but the newest `keep` commits that count, and what earlier attempts left unfinished; removed folders.
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which commits stay: the newest `last`, the best measured one, and of each `every_hours` the first."""
 
-    keep_best: whether the commit of the best measurement, which the newest one tells, stays too.
+    last: int
+    best: bool = False
+    every_hours: float | None = None
+
+
+def remove_old_commits(store: Store, run_key: str, *, retention: Retention, attempt: int) -> list[str]:
+    """Remove the commits that need not stay, and what earlier attempts left unfinished or damaged; removed folders.
+
+    Counted are those that count and were not found damaged. The best one is what the newest one tells.
 
     COMMIT.json goes first: a commit that is half removed is none.
     """
     commits = list(list_commits(store, run_key))
-    kept = {commit.key for commit in commits[:keep]}
-    if keep_best and commits:
+    kept = {commit.key for commit in commits[: retention.last]}
+    if retention.every_hours is not None:
+        kept |= _spread(store, commits, retention.every_hours * 3600)
+    if retention.best and commits:
         best_step = commits[0].progress.get("validation", {}).get("best_step")
         kept |= {commit.key for commit in commits if commit.step == best_step}
     removed = []
@@ -182,6 +217,17 @@ def remove_old_commits(store: Store, run_key: str, *, keep: int, attempt: int, k
                 store.remove(stat.key)
             removed.append(folder)
     return removed
+
+
+def _spread(store: Store, commits: Sequence[Commit], seconds: float) -> set[str]:
+    """Keys of the oldest commit and, from there, of each that was written at least so long after the last one kept."""
+    kept, last = set(), -math.inf
+    for commit in reversed(commits):
+        stat = store.stat(f"{commit.key}/{COMMIT_NAME}")
+        if stat is not None and stat.modified_seconds >= last + seconds:
+            kept.add(commit.key)
+            last = stat.modified_seconds
+    return kept
 
 
 def _check_place(manifest: Manifest) -> None:

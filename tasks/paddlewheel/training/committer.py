@@ -11,7 +11,14 @@ from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, check_fence, commit_folder, remove_old_commits
+from paddlewheel.training.checkpoint import (
+    COMMIT_NAME,
+    Commit,
+    Retention,
+    check_fence,
+    commit_folder,
+    remove_old_commits,
+)
 from paddlewheel.training.commit_writer import (
     MOST_POLL_SECONDS,
     POLL_SECONDS,
@@ -36,8 +43,7 @@ class Committer:
     run_key: str
     attempt: int
     rank: int
-    keep: int
-    keep_best: bool
+    retention: Retention
     publish: dict[str, Any]
     tell: Callable[[Commit, float], None]
     wait: Callable[[], None]
@@ -92,6 +98,6 @@ class Committer:
             self._error = error
             return
         try:
-            remove_old_commits(self.store, self.run_key, keep=self.keep, attempt=self.attempt, keep_best=self.keep_best)
+            remove_old_commits(self.store, self.run_key, retention=self.retention, attempt=self.attempt)
         except StorageError as error:  # costs space, not the training
             log.warning("old commits of run %s stay: %s", self.run_key, error)

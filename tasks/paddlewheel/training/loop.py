@@ -14,7 +14,7 @@ from paddlewheel.data.loader import Loader
 from paddlewheel.manifest import Manifest
 from paddlewheel.recipe import Recipe, Training
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import Commit
+from paddlewheel.training.checkpoint import Commit, Retention
 from paddlewheel.training.committer import Committer
 from paddlewheel.training.events import (
     AnomalyEvent,
@@ -277,8 +277,11 @@ def open_committer(fit: Fit, run: Manifest, *, store: Store, monitor: Monitor, a
         run_key=run.key.removeprefix("runs/"),
         attempt=attempt,
         rank=rank,
-        keep=fit.recipe.training.keep_checkpoints,
-        keep_best=fit.recipe.training.keep_best,
+        retention=Retention(
+            last=fit.recipe.training.keep_checkpoints,
+            best=fit.recipe.training.keep_best,
+            every_hours=fit.recipe.training.keep_every_hours,
+        ),
         publish={
             "world_size": fit.strategy.world.size,
             "writers": writers(fit),

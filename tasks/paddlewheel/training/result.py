@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from paddlewheel.errors import CheckpointError, StorageError
@@ -22,6 +23,7 @@ from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt
 from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, list_commits, newest_commit, parse_commit
 from paddlewheel.training.curve import read_attempts, read_curve, read_machines, read_ranks
+from paddlewheel.training.damaged import read_damaged
 from paddlewheel.training.diagnosis import diagnose
 from paddlewheel.training.events import StepRecord
 from paddlewheel.training.goodput import read_goodput
@@ -64,6 +66,7 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt], tra
         "seconds": round(seconds, 3),
         "commit": f"{commit.key}/{COMMIT_NAME}",
         **_progress_facts(last, commit),
+        **_damaged_facts(store, key),
         **_monitor_facts(store, run, training, curve),
     }
     result = Manifest(
@@ -146,6 +149,12 @@ def _progress_facts(last: Commit, commit: Commit) -> dict[str, Any]:
     if validation:
         facts["validation"] = {**validation, "result_step": commit.step}
     return facts
+
+
+def _damaged_facts(store: Store, run_key: str) -> dict[str, Any]:
+    """Commits that were found damaged, where there were any."""
+    found = [asdict(one) for one in read_damaged(store, run_key)]
+    return {"damaged": found} if found else {}
 
 
 def _monitor_facts(store: Store, run: Manifest, training: Training, curve: Sequence[StepRecord]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,11 +11,10 @@ from paddlewheel.manifest import Manifest, verify
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import Commit, list_commits
 from paddlewheel.training.committer import Committer
+from paddlewheel.training.damaged import Damaged, set_aside
 from paddlewheel.training.events import AnomalyEvent
 from paddlewheel.training.fit import Fit, prepare, restore
 from paddlewheel.training.groups import Group
-
-log = logging.getLogger(__name__)
 
 
 def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, *, store: Store) -> Fit:
@@ -44,11 +43,12 @@ def agree_on_commit(store: Store, run_key: str, world: Group, *, attempt: int) -
     CheckpointError where a rank does not see the commit that rank 0 chose.
     """
     known = list(list_commits(store, run_key))
-    place = 0
+    place, damaged = 0, list[Commit]()
     while True:
         mine = known[place] if place < len(known) else None
         step, made_by = _told_by_first(world, (mine.step, mine.attempt) if mine is not None else (-1, -1))
         if step < 0:
+            _tell_damaged(store, run_key, world, damaged, attempt=attempt, went_on_from=0)
             return None
         chosen = next((one for one in known if (one.step, one.attempt) == (step, made_by)), None)
         if chosen is None:
@@ -57,12 +57,27 @@ def agree_on_commit(store: Store, run_key: str, world: Group, *, attempt: int) -
                 "which rank 0 goes back; all ranks must read the same store"
             )
         if _all_read(store, chosen, world):
+            _tell_damaged(store, run_key, world, damaged, attempt=attempt, went_on_from=step)
             return chosen
-        log.warning("commit at step %d is damaged, the one before it is taken", step)
-        if world.rank == 0 and made_by == attempt:
-            for stat in list(store.list(chosen.key)):
-                store.remove(stat.key)
+        damaged.append(chosen)
         place += 1
+
+
+def _tell_damaged(
+    store: Store, run_key: str, world: Group, damaged: Sequence[Commit], *, attempt: int, went_on_from: int
+) -> None:
+    """Rank 0 sets the damaged commits aside, and removes those of its own attempt."""
+    for commit in damaged if world.rank == 0 else ():
+        told = Damaged(
+            step=commit.step,
+            attempt=commit.attempt,
+            reason="a rank read other bytes than were written",
+            found_by=attempt,
+            went_on_from=went_on_from,
+        )
+        set_aside(store, run_key, told, removed=commit.attempt == attempt)
+        for stat in list(store.list(commit.key)) if commit.attempt == attempt else ():
+            store.remove(stat.key)
 
 
 def _told_by_first(world: Group, told: tuple[int, int]) -> tuple[int, int]:
