@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,11 @@ class Shelf:
     def last_step(self) -> int:
         return self.told
 
-    def write(self, points: Sequence[Point], step: int) -> None:
+    def write(self, points: Sequence[Point]) -> None:
         self.threads.add(threading.current_thread().name)
         if self.fails:
             self.fails -= 1
             raise ConnectionError("the server is away")
-        assert step == points[-1].step
         self.points += [(point.name, point.step, point.value) for point in points]
 
     def close(self, *, done: bool) -> None:
@@ -237,11 +237,30 @@ def test_a_visualdl_log_that_was_cut_in_the_middle_of_a_record_goes_on_whole(tmp
     from paddlewheel.training.writers.visualdl_files import LOG_NAME, VisualdlLog
 
     log = VisualdlLog(tmp_path)
-    log.write([Point(name="loss", value=0.5, step=4, at=1.0)], 4)
+    log.write([Point(name="loss", value=0.5, step=4, at=1.0)])
     with (tmp_path / LOG_NAME).open("ab") as file:
         file.write(b"\x07half a record")  # a process that died between its log and written.json
     again = VisualdlLog(tmp_path)
     assert again.last_step() == 4
-    again.write([Point(name="loss", value=0.25, step=5, at=2.0)], 5)
+    again.write([Point(name="loss", value=0.25, step=5, at=2.0)])
     reader = visualdl.LogReader(file_path=str(tmp_path / LOG_NAME))
     assert [(point.id, point.value) for point in reader.get_data("scalar", "loss")] == [(4, 0.5), (5, 0.25)]
+
+
+@pytest.mark.slow
+def test_mlflows_file_is_whole_or_not_there_when_its_maker_dies(store: LocalStore) -> None:
+    tracking = pytest.importorskip("mlflow.tracking")
+    from paddlewheel.training.writers.mlflow_runs import database_uri
+
+    code = "import sys\nfrom paddlewheel.storage import open_store\n"
+    code += "from paddlewheel.training.writers.mlflow_runs import database_uri\ndatabase_uri(open_store(sys.argv[1]))"
+    maker = subprocess.Popen([sys.executable, "-c", code, store.root])
+    folder, deadline = store.folder / "tracking", time.monotonic() + 60
+    while not any(path.stat().st_size for path in folder.glob(".tmp-*.db")):
+        assert time.monotonic() < deadline
+        assert maker.poll() is None
+    maker.kill()
+    maker.wait()
+    assert not (folder / "mlflow.db").exists()
+    client = tracking.MlflowClient(tracking_uri=database_uri(store))
+    assert [one.name for one in client.search_experiments()] == ["Default"]

@@ -16,10 +16,15 @@ from paddlewheel.storage import Store
 from paddlewheel.training.writers.held import Held
 
 SERVER_CONNECTION = "mlflow"
-# Name in a recipe -> (package that must be there, what to install, function that opens its store).
-WRITERS: dict[str, tuple[str, str, str]] = {
-    "mlflow": ("mlflow", "mlflow-skinny sqlalchemy alembic", "paddlewheel.training.writers.mlflow_runs"),
-    "visualdl": ("visualdl", "visualdl", "paddlewheel.training.writers.visualdl_files"),
+# Name in a recipe -> (package that must be there, its part that takes long to import, what to install, module here).
+WRITERS: dict[str, tuple[str, str, str, str]] = {
+    "mlflow": (
+        "mlflow",
+        "mlflow.tracking",
+        "mlflow-skinny sqlalchemy alembic",
+        "paddlewheel.training.writers.mlflow_runs",
+    ),
+    "visualdl": ("visualdl", "visualdl", "visualdl", "paddlewheel.training.writers.visualdl_files"),
 }
 
 
@@ -29,7 +34,7 @@ def check_writers(names: Sequence[str], store: Store) -> None:
     Every rank of every node must find the same, so that a training does not begin on some of them.
     """
     for index, name in enumerate(names):
-        package, install, _ = WRITERS[name]
+        package, _, install, _ = WRITERS[name]
         if importlib.util.find_spec(package) is None:
             raise RecipeError(
                 f"training.writers.{index}: {name!r} needs the package {package}, which is not installed on this node; "
@@ -55,8 +60,11 @@ def writer_connections(names: Sequence[str]) -> list[str]:
 def open_writers(recipe: Recipe, store: Store, run: Manifest, *, step: int) -> list[Held]:
     """Rank 0's handlers, which go on in the run's own place after `step` steps of earlier attempts."""
     found = []
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a training tells nobody of itself
     for name in recipe.training.writers:
-        module = importlib.import_module(WRITERS[name][2])
+        _, slow, _, place = WRITERS[name]
+        importlib.import_module(slow)  # now, and not in a thread beside the first steps, which it would slow down
+        module = importlib.import_module(place)
         opening = functools.partial(module.open_sink, recipe, store, run)
         found.append(Held(name, opening, store, run.key, step=step))
     return found

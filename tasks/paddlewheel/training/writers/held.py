@@ -41,8 +41,8 @@ class Sink(Protocol):
         """The last step that it was told of; 0 where it is new."""
         ...
 
-    def write(self, points: Sequence[Point], step: int) -> None:
-        """Take the points of whole steps, up to `step`; MOST_POINTS at most. Raises whatever the tool raises."""
+    def write(self, points: Sequence[Point]) -> None:
+        """Take the points of whole steps, in their order; MOST_POINTS at most. Raises whatever the tool raises."""
         ...
 
     def close(self, *, done: bool) -> None:
@@ -96,7 +96,7 @@ class Held:
             self.sink = sink
         while self.waiting:
             chunk = first_steps(self.waiting, MOST_POINTS)
-            self.sink.write(chunk, chunk[-1].step)
+            self.sink.write(chunk)
             self.waiting = self.waiting[len(chunk) :]
 
     def _end(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from paddlewheel.storage import Store
 from paddlewheel.training.writers import SERVER_CONNECTION
 from paddlewheel.training.writers.held import Point
 
-RUN_TAG, STEP_TAG = "paddlewheel.run", "paddlewheel.step"
+RUN_TAG = "paddlewheel.run"
 MOST_LETTERS = 500  # of a parameter
 
 
@@ -26,13 +28,14 @@ class MlflowRun:
         self.client, self.run_id = client, run_id
 
     def last_step(self) -> int:
-        return int(self.client.get_run(self.run_id).data.tags.get(STEP_TAG, 0))
+        # Of the points themselves: a tag would be set in another transaction, between which and theirs a rank may die.
+        return max((metric.step for metric in self.client.get_metric_history(self.run_id, "loss")), default=0)
 
-    def write(self, points: Sequence[Point], step: int) -> None:
-        from mlflow.entities import Metric, RunTag
+    def write(self, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
 
         metrics = [Metric(point.name, point.value, round(1000 * point.at), point.step) for point in points]
-        self.client.log_batch(self.run_id, metrics=metrics, tags=[RunTag(STEP_TAG, str(step))])
+        self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, *, done: bool) -> None:
         if done:
@@ -41,7 +44,6 @@ class MlflowRun:
 
 def open_sink(recipe: Recipe, store: Store, run: Manifest) -> MlflowRun:
     """The run of this training in the experiment of the recipe's name; made where it is not there yet."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a training tells nobody of itself
     from mlflow.entities import Param
     from mlflow.tracking import MlflowClient
 
@@ -51,17 +53,24 @@ def open_sink(recipe: Recipe, store: Store, run: Manifest) -> MlflowRun:
     key = run.key.removeprefix("runs/")
     found = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{key}'", max_results=1)
     if found:
-        return MlflowRun(client, found[0].info.run_id)
-    tags = {RUN_TAG: key, "paddlewheel.partition": str(run.facts["partition"])}
-    created = client.create_run(experiment_id, run_name=f"{run.facts['partition']} {key[:8]}", tags=tags)
-    settings = {"model": dump(recipe.model), "training": dump(recipe.training)}
-    params = [
-        Param(f"{section}.{name}", str(value)[:MOST_LETTERS])
-        for section, tree in settings.items()
+        run_id = found[0].info.run_id
+    else:
+        tags = {RUN_TAG: key, "paddlewheel.partition": str(run.facts["partition"])}
+        name = f"{run.facts['partition']} {key[:8]}"
+        run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+    # Again in each attempt: the one that made the run may have died before it told them.
+    client.log_batch(run_id, params=[Param(name, value) for name, value in settings_of(recipe).items()])
+    return MlflowRun(client, run_id)
+
+
+def settings_of(recipe: Recipe) -> dict[str, str]:
+    """The model's and the training's settings as texts."""
+    sections = {"model": dump(recipe.model), "training": dump(recipe.training)}
+    return {
+        f"{section}.{name}": str(value)[:MOST_LETTERS]
+        for section, tree in sections.items()
         for name, value in tree.items()
-    ]
-    client.log_batch(created.info.run_id, params=params)
-    return MlflowRun(client, created.info.run_id)
+    }
 
 
 def server_uri() -> str | None:
@@ -80,7 +89,20 @@ def server_uri() -> str | None:
 
 
 def database_uri(store: Store) -> str:
-    """The SQLite file below a root that is a folder."""
+    """The SQLite file below a root that is a folder; made where it is not there.
+
+    Made beside its place and then linked into it: MLflow builds its tables in many steps, and a rank that dies between
+    two of them would leave a file that nobody can open any more.
+    """
     path = Path(unquote(urlsplit(store.root).path)) / "tracking" / "mlflow.db"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        from mlflow.tracking import MlflowClient
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".tmp-{socket.gethostname()}-{os.getpid()}-mlflow.db")
+        temporary.unlink(missing_ok=True)
+        MlflowClient(tracking_uri=f"sqlite:///{temporary}").search_experiments()
+        with contextlib.suppress(FileExistsError):  # another training was faster
+            os.link(temporary, path)
+        temporary.unlink()
     return f"sqlite:///{path}"

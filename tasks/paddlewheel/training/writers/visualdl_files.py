@@ -31,7 +31,7 @@ class VisualdlLog:
     def last_step(self) -> int:
         return self._read()[0]
 
-    def write(self, points: Sequence[Point], step: int) -> None:
+    def write(self, points: Sequence[Point]) -> None:
         from visualdl import LogWriter
 
         if self.log.exists():
@@ -40,7 +40,7 @@ class VisualdlLog:
             for point in points:
                 writer.add_scalar(tag=point.name, value=point.value, step=point.step, walltime=round(1000 * point.at))
         temporary = self.written.with_name(f".tmp-{WRITTEN_NAME}")
-        temporary.write_text(json.dumps({"step": step, "bytes": self.log.stat().st_size}))
+        temporary.write_text(json.dumps({"step": points[-1].step, "bytes": self.log.stat().st_size}))
         os.replace(temporary, self.written)
 
     def close(self, *, done: bool) -> None:
