@@ -29,9 +29,10 @@ from paddlewheel.recipe import Recipe
 from paddlewheel.registry import champion, promote
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.commit_writer import Snapshot, publish_commit
+from paddlewheel.training.host_copies import HostCopies
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.run import open_run
-from paddlewheel.training.state import copy_arrays, model_tensors
+from paddlewheel.training.state import model_tensors
 
 NIGHT = {"partition": "2013-11-02", "train": ["2013-10-29", "2013-10-30"], "holdout": ["2013-11-01", "2013-11-02"]}
 NEXT = {"partition": "2013-11-03", "train": ["2013-10-30", "2013-11-01"], "holdout": ["2013-11-02", "2013-11-03"]}
@@ -125,7 +126,7 @@ def publish_trained(store: LocalStore, recipe: Recipe, night: dict[str, Any], *,
         epoch=1,
         step_in_epoch=run.facts["steps_per_epoch"],
         order={1: sample_hash(ids)},
-        model=copy_arrays(model_tensors(model)),
+        model=HostCopies().copy("model", model_tensors(model)),
         optimizer={},
     )
     run_key = run.key.removeprefix("runs/")

@@ -12,9 +12,10 @@ import pytest
 
 from paddlewheel.errors import RecipeError
 from paddlewheel.recipe import Optimizer
+from paddlewheel.training.host_copies import HostCopies
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.optimizer import CLASSES, build_optimizer
-from paddlewheel.training.state import Average, copy_arrays, trainable
+from paddlewheel.training.state import Average, trainable
 
 SPEC = InputSpec(id_sizes=(3, 5), num_dense=2)
 IDS_BF = np.array([[0, 4], [2, 0], [1, 1]], np.int32)
@@ -108,10 +109,15 @@ def test_average_is_the_exponential_mean_when_its_decay_is_reached() -> None:
     assert float(average.tensors()["average.weight"]) == pytest.approx(2.5)
 
 
-def test_copies_stay_as_they_were_when_the_tensors_go_on() -> None:
+@pytest.mark.parametrize("later", [False, True])
+def test_copies_stay_as_they_were_when_the_tensors_go_on(later: bool) -> None:
     tensors = {"matrix": paddle.to_tensor([[1.0, 2.0], [3.0, 4.0]]), "turned": paddle.to_tensor([[1.0, 2.0]]).T}
     tensors["number"] = paddle.to_tensor(5.0)
-    copies = copy_arrays(tensors)
+    host = HostCopies()
+    host.copy("model", {name: tensor * 0 - 1 for name, tensor in tensors.items()})  # whose memory is taken again
+    copies = host.copy("model", tensors, later=later)
+    host.start()
+    host.wait()
     for tensor in tensors.values():
         tensor.fill_(9.0)
     assert {name: copy.tolist() for name, copy in copies.items()} == {

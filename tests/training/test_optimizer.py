@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from paddlewheel.recipe import Optimizer, Schedule, Training
 from paddlewheel.recipe_check_optimizer import PARAMS
+from paddlewheel.training.host_copies import HostCopies
 from paddlewheel.training.optimizer import CLASSES, build_optimizer, learning_rate, peak_rate
-from paddlewheel.training.state import copy_arrays, model_tensors, optimizer_tensors, set_tensors, trainable
+from paddlewheel.training.state import model_tensors, optimizer_tensors, set_tensors, trainable
 
 STEPS, WARMUP, PEAK, FLOOR = 20, 4, 0.8, 0.05
 REST = STEPS - WARMUP
@@ -64,8 +65,10 @@ def test_next_steps_are_the_same_bits_when_the_state_was_saved_and_loaded(
     model = small_model(1)
     optimizer = build_optimizer(recipe, trainable(model))
     fit(model, optimizer, range(3))
-    save_file(copy_arrays(model_tensors(model)), tmp_path / "model.safetensors")
-    save_file(copy_arrays(optimizer_tensors(optimizer, trainable(model))), tmp_path / "optimizer.safetensors")
+    save_file(HostCopies().copy("model", model_tensors(model)), tmp_path / "model.safetensors")
+    save_file(
+        HostCopies().copy("model", optimizer_tensors(optimizer, trainable(model))), tmp_path / "optimizer.safetensors"
+    )
     fit(model, optimizer, range(3, 6))
 
     resumed = small_model(2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ MOST_POLL_SECONDS = 1.0  # a store on S3 is asked three times and more at each l
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """A host copy of all that one rank gives to a commit. `pieces`: of those tensors that are not whole here, by part
-    and name."""
+    and name. `ready`: returns when the copy is made."""
 
     step: int
     epoch: int
@@ -39,10 +39,12 @@ class Snapshot:
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     pieces: Mapping[str, Mapping[str, Piece]] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)
+    ready: Callable[[], None] = lambda: None
 
 
 def publish_part(store: Store, run_key: str, snapshot: Snapshot, *, attempt: int, rank: int) -> None:
     """Publish the files of a rank other than 0, and part-R.json after them. Raises FencedError."""
+    snapshot.ready()
     check_fence(store, run_key, attempt)
     folder = commit_folder(run_key, snapshot.step, attempt)
     files = _publish_files(store, folder, snapshot, rank)
@@ -74,6 +76,7 @@ def publish_commit(
     Raises FencedError; CheckpointError where the ranks' pieces do not make up whole tensors.
     """
     folder = commit_folder(run_key, snapshot.step, attempt)
+    snapshot.ready()
     check_fence(store, run_key, attempt)
     files = _publish_files(store, folder, snapshot, 0)
     told = [_told(snapshot)]

@@ -53,8 +53,7 @@ class Committer:
     _error: BaseException | None = field(default=None, init=False)
 
     def start(self, step: int, snapshot: Snapshot | None) -> None:
-        """Begin the commit of `step` after the last one has ended; ranks that write give the snapshot."""
-        self.finish()
+        """Begin the commit of `step`, the last one having ended; ranks that write give the snapshot."""
         self._step = step
         if snapshot is not None:
             self._thread = threading.Thread(target=self._write, args=(snapshot,), name=f"commit-{step}")

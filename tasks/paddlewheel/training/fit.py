@@ -20,6 +20,7 @@ from paddlewheel.training.acceleration import prepare_model
 from paddlewheel.training.checkpoint import AVERAGE, Commit, open_arrays, open_own
 from paddlewheel.training.commit_writer import Snapshot
 from paddlewheel.training.guard import StepGuard
+from paddlewheel.training.host_copies import HostCopies
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.optimizer import build_optimizer
 from paddlewheel.training.pieces import Piece
@@ -28,7 +29,6 @@ from paddlewheel.training.seeds import seed_all
 from paddlewheel.training.shares import Shares
 from paddlewheel.training.state import (
     Average,
-    copy_arrays,
     is_power,
     model_tensors,
     optimizer_tensors,
@@ -64,6 +64,7 @@ class Fit:
     total_steps: int
     step: int = 0
     averaged: int = 0  # the step at which the running average took the parameters in
+    copies: HostCopies = field(default_factory=HostCopies)
     order: dict[int, int] = field(default_factory=dict)
     mine: dict[int, int] = field(default_factory=dict)
 
@@ -184,7 +185,11 @@ def tensors_of(fit: Fit) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict
 
 def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
     """A host copy of what this rank gives to a commit, with the order's sums over all ranks; None where it gives
-    nothing. All ranks must call."""
+    nothing. All ranks must call.
+
+    `ready` waits for it: until then parameters and the optimizer's tensors must stay as they are (`fit.copies.wait`).
+    The next one takes this one's memory.
+    """
     epochs = sorted({*fit.order, *fit.mine})
     mine = [fit.mine.get(one, 0) for one in epochs]
     # Paddle has no uint64, and gloo may not wrap: halves of 32 bits summed in 64.
@@ -207,14 +212,24 @@ def snapshot(fit: Fit, epoch: int) -> Snapshot | None:
         for name, tensor in optimizer.items()
         if writes_state(strategy, name, owned, piece=name in pieces["optimizer"])
     }
+    # A forward pass moves running means, an exchange may move what a rank holds of its own.
+    passing = {name for name, tensor in model.items() if tensor.stop_gradient and not name.startswith(AVERAGE)}
+    copies = fit.copies
+    model_arrays = copies.copy("model", {name: tensor for name, tensor in model.items() if name in passing})
+    lasting = {name: tensor for name, tensor in model.items() if name not in passing}
+    model_arrays |= copies.copy("model", lasting, later=True)
+    optimizer_arrays = copies.copy("optimizer", optimizer, later=True)
+    own_arrays = copies.copy("own", own)
+    copies.start()
     return Snapshot(
         step=fit.step,
         epoch=epoch,
         step_in_epoch=fit.step - (epoch - 1) * fit.loader.steps_per_epoch,
         order={one: (fit.order.get(one, 0) + total) & MASK for one, total in zip(epochs, sums, strict=True)},
-        model=copy_arrays(model),
-        optimizer=copy_arrays(optimizer),
-        own=copy_arrays(own),
+        model=model_arrays,
+        optimizer=optimizer_arrays,
+        own=own_arrays,
+        ready=copies.wait,
         pieces={
             part: {name: piece for name, piece in of_part.items() if name in tensors}
             for part, of_part, tensors in (

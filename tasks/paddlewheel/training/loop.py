@@ -112,6 +112,8 @@ def train_epoch(loop: Loop) -> None:
     monitor.tell(BeginEpochEvent(**who, epoch=epoch, step=fit.step))
     started, loss, rows = time.monotonic(), 0.0, 0
     while fit.step < end and not (fit.done or loop.stopped):
+        if fit.recipe.training.handlers:
+            fit.copies.wait()  # a user's handler may change what is still to be copied
         monitor.tell(BeginStepEvent(**who, epoch=epoch, step=fit.step))
         event, exchanged = run_step(
             fit,
@@ -150,6 +152,7 @@ def commit_if_due(loop: Loop, epoch: int, *, asked: bool, best: bool) -> None:
     # Not between steps that are left out: the state may be what is wrong with them.
     due = loop.due.after(fit.step, asked=asked) and not fit.guard.row
     if fit.sync.settled(fit.step) and (due or last or best):
+        loop.committer.finish()  # it reads the memory of the copies
         loop.committer.start(fit.step, snapshot(fit, epoch))
         loop.due.done()
         if not last:

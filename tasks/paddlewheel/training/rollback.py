@@ -23,6 +23,7 @@ def go_back(fit: Fit, run: Manifest, committer: Committer, event: AnomalyEvent, 
     event: of the last step that was left out. All ranks must call. Raises ArithmeticError where no more may go back.
     """
     fit.guard.go_back(event)
+    fit.copies.wait()
     committer.finish()
     run_key = run.key.removeprefix("runs/")
     commit = agree_on_commit(store, run_key, fit.strategy.world, attempt=committer.attempt)

@@ -18,11 +18,6 @@ from paddlewheel.training.checkpoint import AVERAGE
 from paddlewheel.training.pieces import Piece
 
 
-def copy_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Host copies that later steps do not touch: what `numpy()` gives is one already, on a CPU too."""
-    return {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
-
-
 def model_tensors(model: Any) -> dict[str, Any]:
     """Parameters and persistable buffers by their names in the model."""
     return dict(model.state_dict())

@@ -39,6 +39,7 @@ def run_step(
     batch = fit.loader.batch(epoch, step_in_epoch, group.rank, group.size, shares=fit.shares.weights)
     fit.mine[epoch] = (fit.mine.get(epoch, 0) + sample_hash(batch.sample_ids_B)) & MASK
     if fit.guard.passes_over(place):
+        fit.copies.wait()
         end_step(fit, clock, updated=False)
         told = anomaly(fit, who, place, batch, ("passed", ""), clock=clock)
         return told, Exchanged(loss=0.0, norm=0.0, stop=False, commit=False)
@@ -54,6 +55,8 @@ def run_step(
     clock.lap("exchange")
     fault = judge(fit, place, exchanged)
     rate = learning_rate(fit.step, total_steps=fit.total_steps, peak=peak_rate(training), schedule=training.schedule)
+    fit.copies.wait()
+    clock.stand("checkpoint")
     if fault is None:
         strategy.before_update(fit.model)
         fit.optimizer.set_lr(rate)
@@ -149,7 +152,7 @@ def micro_batches(batch: Batch, rows: int | None) -> list[Batch]:
 
 
 class Clock:
-    """Seconds since its making, in parts. `checkpoint`: what it waited for before, no part of the total."""
+    """Seconds since its making, in parts. `checkpoint`: what was waited for a commit, no part of the total."""
 
     def __init__(self, *, checkpoint: float = 0.0) -> None:
         self.parts: dict[str, float] = {"checkpoint": round(checkpoint, 6)} if checkpoint else {}
@@ -160,6 +163,14 @@ class Clock:
         now = time.perf_counter()
         self.parts[name] = round(self.parts.get(name, 0.0) + now - self.last, 6)
         self.last = now
+
+    def stand(self, name: str) -> None:
+        """Ends a part of this name that is none of the total, where it took a microsecond."""
+        now = time.perf_counter()
+        waited = now - self.last
+        if waited >= 1e-5:
+            self.parts[name] = round(self.parts.get(name, 0.0) + waited, 6)
+            self.last, self.begin = now, self.begin + waited
 
     @property
     def total(self) -> float:
