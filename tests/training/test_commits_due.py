@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ RUN_KEY = "0123456789abcdef0123"
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def test_a_commit_stays_due_until_it_is_begun_when_it_could_not_be_made() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ EVENT = AnomalyEvent(attempt=1, rank=0, epoch=2, step=7, kind="loss", value="nan
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def judged(guard: StepGuard, *norms: float) -> list[str | None]:
@@ -223,7 +224,7 @@ def test_the_commit_before_is_taken_when_the_newest_is_damaged(new_run: Callable
     codes = run.train(1, world_size=2, DAMAGE_AT=f"{bad - 1}:{bad - 1}", CHECKPOINTS=checkpoints)
     assert codes == [0, 0], run.logs(1)
     assert [back_to for *_, back_to in anomalies(run) if back_to is not None] == [bad - 2]
-    assert f"commit at step {bad - 1} is damaged, the one before it is taken" in run.logs(1)
+    assert f"the commit at step {bad - 1} of attempt 1 is damaged and set aside" in run.logs(1)
     assert run.commit().order == {1: sample_hash(run.ids)}
     assert {commit.step for commit in list_commits(run.store, RUN_KEY)} == {1, 2, 3, 4, 5}
 

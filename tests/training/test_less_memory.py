@@ -29,7 +29,7 @@ END = End(kind="memory", message="rank 1: MemoryError: 9 bytes", rank=1)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The networks' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def attempt(world_size: int, micro_batch: int | None = None) -> Attempt:
@@ -81,7 +81,7 @@ def run_agent(run: Any, *options: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "paddlewheel.training.agent", run.uri, "--root", run.store.root]
     ended = subprocess.run(
         [*command, "--ranks-per-node", "2", *options],
-        env={**os.environ, "PYTHONPATH": HERE},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -28,7 +28,7 @@ def test_the_agent_gives_up_with_16_when_ranks_die_more_often_than_max_restarts(
     command = [sys.executable, "-m", "paddlewheel.training.agent", run.uri, "--root", run.store.root]
     ended = subprocess.run(
         [*command, "--ranks-per-node", "2", "--max-restarts", "1"],
-        env={**os.environ, "PYTHONPATH": HERE},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ LINEAR = {"training.optimizer": {"name": "sgd", "learning_rate": 0.2}}
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The networks' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 @pytest.mark.parametrize(

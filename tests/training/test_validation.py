@@ -36,7 +36,7 @@ LIVELY = {"model.params": {"embedding": 4, "hidden": [8], "dropout": 0.3}, "trai
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers' module on the path of this process and of the ranks."""
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
 
 
 def taken(settings: Validation, *values: float) -> list[tuple[bool, bool]]:

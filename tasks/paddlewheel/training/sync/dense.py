@@ -61,6 +61,7 @@ class Dense:
         if held is None:
             return self._alone(loss, scale=scale, stop=stop, commit=commit)
         with paddle.no_grad():
+            held.gather()
             held.rest.set_value(paddle.concat(self._told(loss, weight, stop=stop, commit=commit)))
             sent_bytes = self._sum(held)
             total, stops, commits = (float(value) for value in held.rest[-TOLD:].numpy())

@@ -43,7 +43,8 @@ class GradientBuffer:
     """The gradients of float32 parameters as parts of one flat tensor, in which the backward pass adds them up.
 
     flat: float32, the gradients in order, and `room` more numbers behind them for what is summed along; gradients,
-    rest: views of both. So a gradient of a hundred megabytes is neither gathered into a buffer nor handed out again.
+    rest: views of both. So a gradient of a hundred megabytes is neither gathered into a buffer nor handed out again,
+    but where a network's own code gave a parameter another one.
     """
 
     def __init__(self, parameters: Sequence[Any], *, room: int) -> None:
@@ -51,12 +52,26 @@ class GradientBuffer:
         count = sum(sizes)
         self.flat = paddle.zeros([count + room])
         self.gradients, self.rest = self.flat[:count], self.flat[count:]
-        start = 0
-        for parameter, size in zip(parameters, sizes, strict=True):
-            part = self.flat[start : start + size].reshape(parameter.shape)
-            parameter.grad = part  # which copies it; only then is there a gradient to give memory to
-            part._share_buffer_to(parameter._grad_ivar())
-            start += size
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        self.parts = [
+            (parameter, self.flat[start : start + size].reshape(parameter.shape))
+            for parameter, start, size in zip(parameters, starts, sizes, strict=True)
+        ]
+        self.gather()
+
+    def gather(self) -> None:
+        """Take in what lies elsewhere: a gradient that was cleared or set by hand has memory of its own."""
+        with paddle.no_grad():
+            for parameter, part in self.parts:
+                gradient = parameter.grad
+                if gradient is not None and gradient.data_ptr() == part.data_ptr():
+                    continue
+                if gradient is None:
+                    part.zero_()
+                else:
+                    part.set_value(gradient)
+                parameter.grad = part  # which copies it; only then is there a gradient to give memory to
+                part._share_buffer_to(parameter._grad_ivar())
 
     def clear(self) -> None:
         """All zeros: a parameter that a step leaves unused has a gradient of zero."""
