@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile  # files side by side; a file's own tests share what it set up
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint check ui test-services test-servers test-containers test-browser test-gpu bench lock format clean
+.PHONY: help run test lint check ui test-services test-servers test-containers test-browser test-kills test-gpu bench lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
@@ -16,7 +16,7 @@ run: $(VENV)/installed  ## set up, then one night on real flights (PARTITION=201
 	@bin/night $(PARTITION)
 
 test: $(VENV)/installed-dev  ## the tests (about eight minutes on two cores)
-	$(PYTEST) tests $(PARALLEL) -m "not services and not containers and not browser and not gpu"
+	$(PYTEST) tests $(PARALLEL) -m "not services and not containers and not browser and not kills and not gpu"
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
@@ -24,15 +24,18 @@ lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/mypy
 
 check: lint  ## ruff, mypy, fast tests
-	$(PYTEST) tests $(PARALLEL) -m "not slow and not services and not containers and not browser and not gpu"
+	$(PYTEST) tests $(PARALLEL) -m "not slow and not services and not containers and not browser and not kills and not gpu"
 
 ui: $(VENV)/installed  ## Airflow on 127.0.0.1:8080 with the DAGs, the form and the cards
 	@bin/ui
 
-test-services: test-servers test-containers test-browser  ## every slow group: services of their own; root, Debian
+test-services: test-servers test-kills test-containers test-browser  ## every slow group: services of their own; root, Debian
 
 test-servers: $(VENV)/installed-dev  ## against servers that the tests start: S3, PostgreSQL (Debian's packages: root)
 	$(PYTEST) tests -m services -rs
+
+test-kills: $(VENV)/installed-dev  ## ranks killed at random moments, twenty times (KILLS_SEED=N for the same ones)
+	$(PYTEST) tests/training -m kills -s
 
 test-containers: $(VENV)/installed-dev  ## images, compose, a night in it (starts a Docker engine; root, Debian)
 	$(PYTEST) tests/services -m containers -rs

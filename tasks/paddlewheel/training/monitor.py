@@ -7,6 +7,7 @@ that dies, and a rank that hangs leaves its last words.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -108,7 +109,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 def resident_bytes() -> int:
     """Resident memory of this process; 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * PAGE_BYTES
+        return int(os.pread(_statm(), 128, 0).split()[1]) * PAGE_BYTES
     except OSError:
         return 0
+
+
+@functools.cache
+def _statm() -> int:
+    """The system's file on this process, opened once: each step reads it."""
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
