@@ -3,8 +3,8 @@
 By hand: batch, forward, backward, Paddle's ClipGradByGlobalNorm, optimizer and LR schedule, the running average, the
 loss read as a number each step, paddle.save at the end. Ours adds what it is for: the order's proof, guards, events,
 monitor with its heartbeat and machine figures, and commits, all at their defaults (one every 200 steps). Two works: the
-flights network on a real window, and ResNet-18 on pictures of 32x32. CPU-seconds of whole processes on one core each, less
-their imports and the loading of rows, in interleaved pairs; the ratio is the worse work's median of pairs.
+flights network on a real window, and ResNet-18 on pictures of 32x32. CPU-seconds of whole processes on one core each,
+less their imports and the loading of rows, in interleaved pairs; the ratio is the worse work's median of pairs.
 Use: python benchmarks/trainer_step.py [--pairs 5] [--work flights resnet]
 """
 
