@@ -15,6 +15,8 @@ import pytest
 from paddlewheel.training.checkpoint import load_weights
 from paddlewheel.training.strategies.stages import balance
 
+from .conftest import run_script
+
 pytestmark = pytest.mark.slow
 RUN_KEY = "0123456789abcdef0123"
 HERE = str(Path(__file__).parent)
@@ -162,6 +164,16 @@ def test_ranks_end_with_the_fault_named_when_a_network_cannot_be_cut_so(
     run = new_run("cut", rows=ROWS, overrides=settings)
     assert run.train(1, world_size=2) == [11, 11]
     assert said in run.logs(1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "held"),
+    [("1f1b", 2, ["2", "1"]), ("1f1b", 4, ["4", "3", "2", "1"]), ("gpipe", 2, ["6", "6"])],
+)
+def test_stages_hold_as_many_micro_batches_as_their_schedule_says_when_there_are_six(
+    schedule: str, stages: int, held: list[str]
+) -> None:
+    assert run_script("alive", schedule, stages, world_size=stages) == held
 
 
 def test_dearest_stage_is_as_cheap_as_can_be_when_costs_are_uneven() -> None:
