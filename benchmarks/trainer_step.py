@@ -40,7 +40,7 @@ from paddlewheel.training.run import open_run
 
 PROJECT = Path(__file__).parents[1]
 GOAL = 1.02
-PICTURES, PICTURE_BATCH, PICTURE_EPOCHS = 320, 32, 1
+PICTURES, PICTURE_BATCH, PICTURE_EPOCHS = 1280, 32, 1
 CHILD = r"""
 import json, os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[4])})
@@ -137,7 +137,7 @@ def flights_run(store: LocalStore) -> str:
 def resnet_run(store: LocalStore) -> str:
     """A run of ResNet-18 over drawn pictures."""
     tree = dump(load_recipe(PROJECT / "recipes/flights_delay.yaml"))
-    tree["model"] = {"name": "resnet18", "params": {"image": [3, 32, 32], "classes": 10}}
+    tree["model"] = {"name": "resnet18", "params": {"image": [3, 32, 32], "classes": 10, "stem": "large"}}
     tree["training"] = {"epochs": PICTURE_EPOCHS, "global_batch": PICTURE_BATCH, "strategy": "single"}
     tree["resources"] = {"launcher": "local"}
     recipe = load_recipe(tree)

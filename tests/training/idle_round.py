@@ -17,7 +17,7 @@ def main() -> None:
     training = Training(epochs=1, global_batch=8, sync="local_sgd")
     strategy = build_strategy(training, int(os.environ["PADDLE_TRAINER_ID"]), int(os.environ["PADDLE_TRAINERS_NUM"]))
     strategy.setup()
-    sync = build_sync(training, strategy.wrap(paddle.nn.Linear(3, 2)), strategy, 1)
+    sync = build_sync(training, strategy.wrap(paddle.nn.Linear(3, 2), dict, {}), strategy, 1)
     sys.stdout.write(f"{sync.after_update(1)}\n")
     strategy.close()
 
