@@ -34,7 +34,7 @@ test-services: test-servers test-kills test-containers test-browser  ## every sl
 test-servers: $(VENV)/installed-dev  ## against servers that the tests start: S3, PostgreSQL (Debian's packages: root)
 	$(PYTEST) tests -m services -rs
 
-test-kills: $(VENV)/installed-dev  ## ranks killed at random moments, twenty times (KILLS_SEED=N for the same ones)
+test-kills: $(VENV)/installed-dev  ## ranks killed at random moments, twenty times (KILLS_SEED=N draws them alike)
 	$(PYTEST) tests/training -m kills -s
 
 test-containers: $(VENV)/installed-dev  ## images, compose, a night in it (starts a Docker engine; root, Debian)

@@ -225,11 +225,20 @@ def test_finding_a_commit_imports_no_paddle(tmp_path: Path) -> None:
     ("change", "told"),
     [
         ({"files.0.key": "../../../etc/passwd"}, "its file '../../../etc/passwd' is not one of"),
+        ({"files.0.key": "/etc/passwd"}, "its file '/etc/passwd' is not one of"),
         ({"files.0.key": f"runs/{KEY}/checkpoints/step-10-attempt-1/model.safetensors"}, "is not one of"),
+        ({"files.0.key": "runs/deadbeef/checkpoints/step-20-attempt-1/model.safetensors"}, "is not one of"),
         ({"facts.step": 30}, "it tells of step-30-attempt-1 and lies in"),
         ({"key": f"runs/{KEY}/checkpoints/step-10-attempt-1"}, "it tells of step-20-attempt-1 and lies in"),
     ],
-    ids=["outside_of_the_root", "another_commits_file", "another_step", "another_place"],
+    ids=[
+        "outside_of_the_root",
+        "absolute",
+        "another_commits_file",
+        "another_runs_file",
+        "another_step",
+        "another_place",
+    ],
 )
 def test_commit_before_is_taken_when_a_commit_tells_of_what_is_not_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], told: str

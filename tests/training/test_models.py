@@ -10,12 +10,12 @@ import numpy as np
 import paddle
 import pytest
 
-from paddlewheel.errors import RecipeError
+from paddlewheel.errors import CheckpointError, RecipeError
 from paddlewheel.recipe import Optimizer
 from paddlewheel.training.host_copies import HostCopies
 from paddlewheel.training.models import InputSpec, build_model
 from paddlewheel.training.optimizer import CLASSES, build_optimizer
-from paddlewheel.training.state import Average, trainable
+from paddlewheel.training.state import Average, set_tensors, trainable
 
 SPEC = InputSpec(id_sizes=(3, 5), num_dense=2)
 IDS_BF = np.array([[0, 4], [2, 0], [1, 1]], np.int32)
@@ -126,3 +126,20 @@ def test_copies_stay_as_they_were_when_the_tensors_go_on(later: bool) -> None:
         "number": 5.0,
     }
     assert all(copy.flags.c_contiguous for copy in copies.values())
+
+
+def test_nothing_is_overwritten_when_a_commits_arrays_are_of_another_shape_type_or_name() -> None:
+    layer = paddle.nn.Linear(2, 1)
+    before = layer.weight.numpy().copy()
+    arrays = {
+        "weight": np.zeros((2, 1), np.float64),
+        "bias": np.zeros(2, np.float32),
+        "../../escape": np.zeros(1, np.float32),
+    }
+    with pytest.raises(CheckpointError) as caught:
+        set_tensors(dict(layer.state_dict()), arrays, "runs/x")
+    assert str(caught.value) == (
+        "runs/x does not fit this model and optimizer: ../../escape is not the model's; weight has the type float64, "
+        "not float32; bias has the shape [2], not [1]"
+    )
+    assert layer.weight.numpy().tolist() == before.tolist()

@@ -91,8 +91,12 @@ def test_file_is_refused_when_it_holds_something_else_than_it_is_told_to(tmp_pat
         b"\x0f\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n(S'touch",
         (40).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[1],"data_of',
         (62).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}        ' + b"\0" * 8,
+        (112).to_bytes(8, "little")
+        + b'{"v":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},'
+        + b'"w":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}   '
+        + b"\0" * 24,
     ],
-    ids=["empty", "huge_header", "pickle", "cut_header", "offsets_beyond"],
+    ids=["empty", "huge_header", "pickle", "cut_header", "offsets_beyond", "overlapping"],
 )
 def test_crafted_file_is_named_and_nothing_of_it_read_when_it_is_no_safetensors(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"

@@ -1,10 +1,11 @@
 """Ranks killed with -9 at random moments, twenty times: the weights of a quiet run, each sample once an epoch.
 
-KILLS_SEED chooses the moments and the ranks, and is printed.
+KILLS_SEED, which is printed, chooses the ranks and, as shares of a quiet run's time, the moments.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from paddlewheel.manifest import read_manifest
-from paddlewheel.training.checkpoint import load_weights, newest_commit
+from paddlewheel.training.checkpoint import newest_commit, open_arrays
 from paddlewheel.training.curve import read_curve
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(1200)]
@@ -48,11 +49,18 @@ def start_agent(run: Any) -> subprocess.Popen[str]:
     )
 
 
-def weights_of(run: Any) -> dict[str, bytes]:
+def state_of(run: Any) -> dict[str, bytes]:
+    """Weights, running averages and the optimizer's state of the last commit, and what the loop goes on from."""
     commit = newest_commit(run.store, RUN_KEY)
     assert commit is not None
     assert commit.step == STEPS
-    return {name: array.tobytes() for name, array in load_weights(run.store, commit, averaged=False).items()}
+    state = {"progress": json.dumps(commit.progress, sort_keys=True).encode()}
+    for part in ("model", "optimizer"):
+        arrays = open_arrays(run.store, commit, part)
+        state |= {f"{part} {name}": arrays[name].tobytes() for name in arrays}
+    assert any(name.startswith("model average.") for name in state)
+    assert any(name.endswith(".moment2") for name in state)
+    return state
 
 
 def strike(agent: subprocess.Popen[str], struck: set[int], chance: random.Random, longest: float) -> bool:
@@ -74,7 +82,7 @@ def strike(agent: subprocess.Popen[str], struck: set[int], chance: random.Random
     return False
 
 
-def test_weights_are_those_of_a_quiet_run_when_ranks_are_killed_twenty_times(
+def test_state_is_that_of_a_quiet_run_when_ranks_are_killed_twenty_times(
     new_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(HERE))
@@ -101,7 +109,7 @@ def test_weights_are_those_of_a_quiet_run_when_ranks_are_killed_twenty_times(
         assert facts["order_ok"] is True, (seed, number)
         assert all(sums["seen"] == sums["expected"] != "0" for sums in facts["order"].values()), (seed, number)
         assert [record.step for record in read_curve(run.store, RUN_KEY)] == list(range(1, STEPS + 1)), (seed, number)
-        assert weights_of(run) == weights_of(quiet), (seed, number)
+        assert state_of(run) == state_of(quiet), (seed, number)
         resumed += facts["resumes"]
     assert kills == KILLS
     print(f"{kills} kills in {number} trainings, {resumed} of them gone on from a commit")

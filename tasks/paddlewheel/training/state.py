@@ -72,6 +72,8 @@ def set_tensors(
         demanded = list(piece.shape) if piece is not None else list(tensor.shape)
         if list(whole.shape) != demanded:
             faults.append(f"{name} has the shape {list(whole.shape)}, not {demanded}")
+        elif whole.dtype.name != str(tensor.dtype).rpartition(".")[2]:
+            faults.append(f"{name} has the type {whole.dtype.name}, not {str(tensor.dtype).rpartition('.')[2]}")
         else:
             found[name] = whole if piece is None else piece.cut(whole)
     if faults:
