@@ -73,7 +73,8 @@ class Manifest:
 
     @staticmethod
     def from_json(raw: bytes, where: str) -> Manifest:
-        """Parse a manifest. Raises StorageError naming `where` for anything that is not one of this version."""
+        """Parse a manifest. Raises StorageError naming `where` for anything that is not one of this version;
+        ObjectDamaged for what is none at all."""
         try:
             tree = json.loads(raw)
             if tree["version"] != MANIFEST_VERSION:
@@ -87,7 +88,7 @@ class Manifest:
             way_out = (
                 "restore it" if "/models/" in where else "restore it, or remove it so that its step makes it again"
             )
-            raise StorageError(f"{where} is not a manifest: {error}; {way_out}") from error
+            raise ObjectDamaged(f"{where} is not a manifest: {error}; {way_out}") from error
 
 
 def derive_key(kind: str, *parts: Any) -> str:
@@ -146,7 +147,8 @@ def find_done(store: Store, manifest_key: str) -> Manifest | None:
 def verify(store: Store, manifest: Manifest, *, audit: bool = False) -> None:
     """Check size and digest of every file; with `audit`, of the bytes that the store holds, past this machine's cache.
 
-    Raises StorageError that names each file that differs, and the way out.
+    Raises ObjectDamaged that names each file that differs or is missing, and the way out; another StorageError where
+    the store cannot be read, which says nothing of the files.
     """
     faults: dict[str, str] = {}
     with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
@@ -157,7 +159,7 @@ def verify(store: Store, manifest: Manifest, *, audit: bool = False) -> None:
     if faults:
         told = "; ".join(f"{store.uri(key)} {fault}" for key, fault in faults.items())
         way_out = _way_out(store, manifest, list(faults))
-        raise StorageError(f"the files of {manifest.kind} {manifest.key} are damaged: {told}. {way_out}")
+        raise ObjectDamaged(f"the files of {manifest.kind} {manifest.key} are damaged: {told}. {way_out}")
 
 
 def _fault_of(store: Store, shard: Shard, *, audit: bool) -> str:

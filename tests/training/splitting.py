@@ -69,7 +69,7 @@ class Told(nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        still = paddle.ParamAttr(learning_rate=0.0, regularizer=paddle.regularizer.L2Decay(0.5))
+        still = paddle.ParamAttr(learning_rate=0.1, regularizer=paddle.regularizer.L2Decay(2.0))
         self.up = nn.Linear(WIDTH, WIDTH, weight_attr=still)
         self.down = nn.Linear(WIDTH, WIDTH, weight_attr=paddle.ParamAttr(learning_rate=0.5))
 
@@ -169,7 +169,7 @@ def masked(group: Any) -> float:
     found = _cross_entropy(group, start, 2, 4, 0.0)(part, classes)
     found.sum().backward()
     gradients = whole.grad.numpy()[:, start : start + 2] - part.grad.numpy()
-    return float(max(np.abs(losses.numpy() - found.numpy()).max(), np.abs(gradients).max()))
+    return float(np.max([np.abs(losses.numpy() - found.numpy()).max(), np.abs(gradients).max()]))
 
 
 if __name__ == "__main__":

@@ -155,9 +155,9 @@ def test_best_measured_commit_stays_when_it_is_older_than_those_that_are_kept(tm
     for step in (10, 20, 30, 40):
         commit(store, step, 1, progress={"validation": {"best_step": min(step, 20), "best_value": 0.5}})
     remove_old_commits(store, KEY, retention=Retention(last=1, best=True), attempt=1)
-    assert counting(store) == [(40, 1), (20, 1)]
+    assert counting(store) == [(40, 1), (30, 1), (20, 1)]  # two at the least, and the best
     remove_old_commits(store, KEY, retention=Retention(last=1), attempt=1)
-    assert counting(store) == [(40, 1)]
+    assert counting(store) == [(40, 1), (30, 1)]
 
 
 def test_a_commit_of_every_two_hours_stays_when_others_go(tmp_path: Path) -> None:
@@ -192,6 +192,49 @@ def test_damaged_commits_are_set_aside_by_name_and_not_counted_when_an_attempt_b
     assert store.children(f"runs/{KEY}/checkpoints") == ["step-20-attempt-1", "step-30-attempt-2"]
     assert open_attempt(store, KEY, world_size=1).resumed_from_step == 30
     assert len(read_damaged(store, KEY)) == 2
+
+
+def test_nothing_is_set_aside_and_no_attempt_begins_when_the_store_cannot_be_read_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    for step in (10, 20):
+        commit(store, step, 1)
+    with monkeypatch.context() as patch:
+
+        def out_of_reach(key: str) -> str:
+            raise StorageError(f"cannot read {key}: timed out")
+
+        patch.setattr(store, "digest", out_of_reach)
+        for ask in (lambda: newest_commit(store, KEY), lambda: open_attempt(store, KEY, world_size=1)):
+            with pytest.raises(StorageError, match="timed out"):
+                ask()
+    assert read_damaged(store, KEY) == []
+    assert open_attempt(store, KEY, world_size=1).resumed_from_step == 20
+
+
+def test_an_attempt_takes_another_number_when_its_commit_is_removed_before_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    begin(store, 1, 0)
+    commit(store, 10, 1)
+    publish = store.publish
+
+    def commit_first(key: str, content: bytes | Path) -> Any:
+        """The older attempt commits twice, and cleans up, just before the newer one tells of itself."""
+        if key.endswith("attempts/2.json"):
+            for step in (20, 30):
+                commit(store, step, 1)
+            remove_old_commits(store, KEY, retention=Retention(last=1), attempt=1)
+        return publish(key, content)
+
+    monkeypatch.setattr(store, "publish", commit_first)
+    attempt = open_attempt(store, KEY, world_size=1)
+    assert (attempt.number, attempt.resumed_from_step) == (3, 0)
+    with pytest.raises(FencedError, match="attempt 3 of run feedbeef has begun"):
+        commit(store, 40, 1)
 
 
 def flip(path: Path) -> None:

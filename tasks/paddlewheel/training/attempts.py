@@ -11,7 +11,7 @@ from typing import Any
 
 from paddlewheel.errors import StorageError
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import ATTEMPT_FILE
+from paddlewheel.training.checkpoint import ATTEMPT_FILE, COMMIT_NAME
 from paddlewheel.training.damaged import settle_commit
 from paddlewheel.training.events import stamp
 
@@ -81,6 +81,8 @@ def open_attempt(store: Store, run_key: str, *, world_size: int) -> Attempt:
             if store.stat(key) is None:
                 raise
             continue  # somebody else took the number between the look and the publish
+        if commit is not None and store.stat(f"{commit.key}/{COMMIT_NAME}") is None:
+            continue  # whoever had the run committed meanwhile, and removed it: another number, and another look
         return attempt
     raise StorageError(f"no attempt of run {run_key} could be opened: a hundred others were faster")
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from paddlewheel.errors import CheckpointError, StorageError
 from paddlewheel.manifest import Manifest, verify
-from paddlewheel.storage import Store
+from paddlewheel.storage import ObjectDamaged, Store
 from paddlewheel.training.pieces import Arrays, Piece
 
 COMMIT_NAME = "COMMIT.json"
@@ -31,6 +31,9 @@ AVERAGE = "average."
 COMMIT_FOLDER = re.compile(r"step-(\d+)-attempt-(\d+)")
 DAMAGED_FILE = re.compile(r"step-(\d+)-attempt-(\d+)(-removed-\d+)?\.json")
 ATTEMPT_FILE = re.compile(r"(\d+)\.json")
+# What proves that a commit is not whole; another StorageError says that the store could not be read.
+DAMAGE = (ObjectDamaged, CheckpointError)
+FEWEST_KEPT = 2  # a successor may have chosen the one before the newest, and not yet said so
 log = logging.getLogger(__name__)
 
 
@@ -85,13 +88,13 @@ def list_commits(store: Store, run_key: str, *, before_attempt: int | None = Non
     """The commits that count, newest first, their files not verified.
 
     A commit of attempt a at step s counts only if s <= the resumed_from_step of every later attempt, and if it was not
-    set aside as damaged. With `before_attempt`, that attempt and the later ones are looked away from. A commit that
-    cannot be read is left out, with a warning.
+    set aside as damaged. With `before_attempt`, that attempt and the later ones are looked away from. One whose
+    COMMIT.json is damaged is left out, with a warning. Raises StorageError where the store cannot be read.
     """
     for step, attempt in candidates(store, run_key, before_attempt=before_attempt):
         try:
             yield read_commit(store, run_key, step, attempt)
-        except StorageError as error:
+        except DAMAGE as error:
             log.warning("commit left out: %s", error)
 
 
@@ -136,12 +139,13 @@ def set_aside_commits(store: Store, run_key: str) -> set[tuple[int, int]]:
 def newest_commit(store: Store, run_key: str, *, before_attempt: int | None = None) -> Commit | None:
     """The newest commit that counts, its digests verified; None where there is none.
 
-    A damaged one is named in a warning, and the one before it is taken.
+    A damaged one is named in a warning, and the one before it is taken. Raises StorageError where the store cannot be
+    read: then nobody knows which commit is whole.
     """
     for commit in list_commits(store, run_key, before_attempt=before_attempt):
         try:
             verify(store, commit.manifest)
-        except StorageError as error:
+        except DAMAGE as error:
             log.warning("commit at step %d left out, the one before it is taken: %s", commit.step, error)
             continue
         return commit
@@ -185,7 +189,7 @@ def open_own(store: Store, commit: Commit) -> dict[int, Arrays]:
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Which commits stay: the newest `last`, the best measured one, and of each `every_hours` the first."""
+    """Which commits stay: the newest `last`, but two at the least; the best one; of each `every_hours` the first."""
 
     last: int
     best: bool = False
@@ -197,10 +201,11 @@ def remove_old_commits(store: Store, run_key: str, *, retention: Retention, atte
 
     Counted are those that count and were not found damaged. The best one is what the newest one tells.
 
-    COMMIT.json goes first: a commit that is half removed is none.
+    COMMIT.json goes first: a commit that is half removed is none. Raises FencedError where a newer attempt has begun,
+    whose commits this one knows nothing of.
     """
     commits = list(list_commits(store, run_key))
-    kept = {commit.key for commit in commits[: retention.last]}
+    kept = {commit.key for commit in commits[: max(retention.last, FEWEST_KEPT)]}
     if retention.every_hours is not None:
         kept |= _spread(store, commits, retention.every_hours * 3600)
     if retention.best and commits:
@@ -212,6 +217,7 @@ def remove_old_commits(store: Store, run_key: str, *, retention: Retention, atte
         # A folder of this attempt may be in the making; one of a newer attempt is not this one's to judge.
         finished = store.stat(f"{folder}/{COMMIT_NAME}") is not None
         if match and folder not in kept and (int(match[2]) < attempt or (finished and int(match[2]) == attempt)):
+            check_fence(store, run_key, attempt)
             store.remove(f"{folder}/{COMMIT_NAME}")
             for stat in list(store.list(folder)):
                 store.remove(stat.key)

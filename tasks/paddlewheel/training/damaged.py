@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from paddlewheel.errors import StorageError
 from paddlewheel.manifest import verify
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import DAMAGED_FILE, Commit, candidates, read_commit
+from paddlewheel.training.checkpoint import DAMAGE, DAMAGED_FILE, Commit, candidates, read_commit
 from paddlewheel.training.events import stamp
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ def settle_commit(store: Store, run_key: str, *, found_by: int) -> Commit | None
     """The newest commit that counts and is whole, its digests verified; those that are not are set aside, with a
     warning that tells the steps lost. None where there is none.
 
-    found_by: the attempt that will go on from it.
+    found_by: the attempt that will go on from it. Raises StorageError where the store cannot be read, which proves no
+    damage: then nothing is set aside.
     """
     faults: list[tuple[int, int, str]] = []
     found = None
@@ -49,7 +50,7 @@ def settle_commit(store: Store, run_key: str, *, found_by: int) -> Commit | None
         try:
             commit = read_commit(store, run_key, step, attempt)
             verify(store, commit.manifest)
-        except StorageError as error:
+        except DAMAGE as error:
             faults.append((step, attempt, str(error)))
             continue
         found = commit

@@ -21,7 +21,7 @@ from paddlewheel.manifest import (
 from paddlewheel.recipe import Training
 from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt
-from paddlewheel.training.checkpoint import COMMIT_NAME, Commit, list_commits, newest_commit, parse_commit
+from paddlewheel.training.checkpoint import COMMIT_NAME, DAMAGE, Commit, list_commits, newest_commit, parse_commit
 from paddlewheel.training.curve import read_attempts, read_curve, read_machines, read_ranks
 from paddlewheel.training.damaged import read_damaged
 from paddlewheel.training.diagnosis import diagnose
@@ -116,7 +116,7 @@ def find_best(store: Store, run: Manifest, last: Commit) -> Commit:
         if commit.step == step:
             try:
                 verify(store, commit.manifest)
-            except StorageError as error:
+            except DAMAGE as error:
                 log.warning("the best commit of %s, at step %d, is damaged: %s", run.key, step, error)
                 break
             return commit

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paddlewheel.errors import CheckpointError, StorageError
+from paddlewheel.errors import CheckpointError
 from paddlewheel.manifest import Manifest, verify
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import Commit, list_commits
+from paddlewheel.training.checkpoint import DAMAGE, Commit, list_commits
 from paddlewheel.training.committer import Committer
 from paddlewheel.training.damaged import Damaged, set_aside
 from paddlewheel.training.events import AnomalyEvent
@@ -94,11 +94,11 @@ def _told_by_first(world: Group, told: tuple[int, int]) -> tuple[int, int]:
 
 
 def _all_read(store: Store, commit: Commit, world: Group) -> bool:
-    """Whether the commit's digests are right for every rank."""
+    """Whether the commit's digests are right for every rank. Raises StorageError where the store cannot be read."""
     try:
         verify(store, commit.manifest)
         faults = 0
-    except StorageError:
+    except DAMAGE:
         faults = 1
     if world.size > 1:
         import paddle
