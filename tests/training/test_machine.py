@@ -15,7 +15,7 @@ import pytest
 from paddlewheel.manifest import Manifest
 from paddlewheel.storage.local import LocalStore
 from paddlewheel.training.attempts import open_attempt
-from paddlewheel.training.curve import read_machines
+from paddlewheel.training.curve import read_counted, read_machines
 from paddlewheel.training.events import AnomalyEvent, GpuFigures, MachineEvent, to_line
 from paddlewheel.training.gpu import open_gpus
 from paddlewheel.training.machine import Machine
@@ -87,7 +87,7 @@ def test_looks_are_published_in_their_order_and_never_by_step(
     machine.publish()
     chunks = [stat.key.rpartition("/")[2] for stat in store.list(f"runs/{KEY}/events/attempt-1/node-0")]
     assert sorted(chunks) == ["part-0.jsonl", "part-1.jsonl", "part-2.jsonl"]
-    steps = [event["step"] for event in read_machines(store, KEY)]
+    steps = [event["step"] for event in read_machines(store, KEY, read_counted(store, KEY))]
     assert steps == list(range(16, 1041, 16))
 
 
@@ -105,7 +105,9 @@ def test_looks_at_steps_that_were_taken_back_are_dropped(store: LocalStore) -> N
         attempt=2, rank=0, epoch=1, step=5, at=22.0, kind="loss", value="nan", batch=6, first_ids=(), back_to=5
     )
     store.publish(f"runs/{KEY}/events/attempt-2/rank-0/step-5.jsonl", to_line(back))
-    assert [(one["attempt"], one["step"], one["at"]) for one in read_machines(store, KEY)] == [
+    assert [
+        (one["attempt"], one["step"], one["at"]) for one in read_machines(store, KEY, read_counted(store, KEY))
+    ] == [
         (1, 3, 10.0),
         (2, 5, 20.0),
         (2, 6, 23.0),

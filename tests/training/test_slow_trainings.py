@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddlewheel.manifest import read_manifest
-from paddlewheel.training.curve import read_curve, read_events, read_machines, read_ranks
+from paddlewheel.training.curve import read_counted, read_curve, read_events, read_machines, read_ranks
 from paddlewheel.training.goodput import LOSSES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -93,6 +93,6 @@ def test_the_goodput_of_a_training_that_died_is_that_of_the_clock(new_run: Any) 
     assert losses["startup"] > losses["waiting"] > 0
     assert f"lost: {LOSSES[max(losses, key=losses.__getitem__)]}" in said
     assert [len(steps) for steps in read_ranks(run.store, RUN_KEY, read_curve(run.store, RUN_KEY)).values()] == [STEPS]
-    looks = read_machines(run.store, RUN_KEY)
+    looks = read_machines(run.store, RUN_KEY, read_counted(run.store, RUN_KEY))
     assert {figures["rank"] for look in looks for figures in look["ranks"]} == {0}
     assert max(look["step"] for look in looks) <= STEPS

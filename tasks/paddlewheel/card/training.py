@@ -17,7 +17,7 @@ from paddlewheel.manifest import Manifest, read_manifest
 from paddlewheel.recipe import Recipe
 from paddlewheel.storage import Store
 from paddlewheel.training.checkpoint import newest_commit
-from paddlewheel.training.curve import read_attempts, read_counted, read_curve, read_machines, read_ranks
+from paddlewheel.training.curve import curve_of, read_attempts, read_counted, read_machines, read_ranks
 from paddlewheel.training.damaged import Damaged, read_damaged
 from paddlewheel.training.events import AttemptRecord, StepRecord
 from paddlewheel.training.goodput import LOSSES, parse_goodput
@@ -53,7 +53,7 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
     anomalies = [event for event in events if event["event"] == "AnomalyEvent"]
     result_key = f"{run.key}/result.json"
     facts = read_manifest(store, result_key).facts if store.stat(result_key) is not None else {}
-    curve = read_curve(store, run.key)
+    curve = curve_of(events)
     return TrainingRecord(
         curve=curve,
         attempts=read_attempts(store, run.key),
@@ -64,7 +64,7 @@ def read_training(store: Store, run: Manifest) -> TrainingRecord:
         gone_back=[event["back_to"] for event in anomalies if event["back_to"] is not None],
         damaged=read_damaged(store, run.key.removeprefix("runs/")),
         ranks=read_ranks(store, run.key, curve),
-        machines=read_machines(store, run.key),
+        machines=read_machines(store, run.key, events),
         monitor={name: facts[name] for name in ("goodput", "diagnosis") if name in facts},
     )
 

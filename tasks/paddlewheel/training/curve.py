@@ -24,10 +24,12 @@ def read_curve(store: Store, run_key: str, *, rank: int = 0) -> list[StepRecord]
 
     A step whose update was left out, or whose batch was passed over, is none.
     """
-    records: dict[int, StepRecord] = {}
-    for event in read_counted(store, run_key, rank=rank):
-        if event["event"] == "EndStepEvent":
-            records[event["step"]] = step_record(event)
+    return curve_of(read_counted(store, run_key, rank=rank))
+
+
+def curve_of(events: Iterable[Mapping[str, Any]]) -> list[StepRecord]:
+    """The steps among events, in their order; of each global step the one that was told last."""
+    records = {event["step"]: step_record(event) for event in events if event["event"] == "EndStepEvent"}
     return [records[step] for step in sorted(records)]
 
 
@@ -49,31 +51,35 @@ def mark_counted(events: Iterable[dict[str, Any]], attempts: Sequence[Attempt]) 
     """
     marked: list[tuple[dict[str, Any], bool]] = []
     for event in events:
-        later = [one.resumed_from_step for one in attempts if one.number > event["attempt"]]
-        counts = event["step"] <= min(later, default=event["step"])
+        counts = _outlasts(event, attempts)
         if counts and event.get("back_to") is not None:
             marked = [(one, before and (one["step"] <= event["back_to"] or "back_to" in one)) for one, before in marked]
         marked.append((event, counts))
     return marked
 
 
-def read_machines(store: Store, run_key: str) -> list[dict[str, Any]]:
-    """What agents said of their nodes (MachineEvent), by attempt and time, without looks at what was rolled back."""
-    attempts, backs = list_attempts(store, run_key), []
-    for event in read_counted(store, run_key):
-        if event.get("back_to") is not None:
-            backs.append((event["attempt"], event["at"], event["back_to"]))
-    found = []
-    for attempt in attempts:
-        later = [one.resumed_from_step for one in attempts if one.number > attempt.number]
-        for event in _read_chunks(store, f"{_events(run_key)}/attempt-{attempt.number}/node-0"):
-            counts = event["step"] <= min(later, default=event["step"])
-            taken_back = any(
-                number == attempt.number and event["at"] <= at and event["step"] > step for number, at, step in backs
-            )
-            if counts and not taken_back:
-                found.append(event)
-    return found
+def _outlasts(event: Mapping[str, Any], attempts: Sequence[Attempt]) -> bool:
+    """Whether no later attempt went on from before the event's step."""
+    later = [one.resumed_from_step for one in attempts if one.number > event["attempt"]]
+    return bool(event["step"] <= min(later, default=event["step"]))
+
+
+def read_machines(store: Store, run_key: str, counted: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What agents said of their nodes (MachineEvent), by attempt and time, without looks at what was rolled back.
+
+    counted: rank 0's events that count, which tell where the state went back.
+    """
+    attempts = list_attempts(store, run_key)
+    backs = [(event["attempt"], event["at"], event["back_to"]) for event in counted if event.get("back_to") is not None]
+    return [
+        event
+        for attempt in attempts
+        for event in _read_chunks(store, f"{_events(run_key)}/attempt-{attempt.number}/node-0")
+        if _outlasts(event, attempts)
+        and not any(
+            number == attempt.number and event["at"] <= at and event["step"] > step for number, at, step in backs
+        )
+    ]
 
 
 def read_ranks(store: Store, run_key: str, curve: Sequence[StepRecord]) -> dict[int, list[StepRecord]]:
@@ -87,15 +93,15 @@ def read_ranks(store: Store, run_key: str, curve: Sequence[StepRecord]) -> dict[
     counted = {(one.step, one.attempt) for one in curve}
     found: dict[int, list[StepRecord]] = {}
     for rank in range(size):
-        records: dict[int, StepRecord] = {}
-        for attempt in attempts:
-            if attempt.world_size == size:
-                folder = f"{_events(run_key)}/attempt-{attempt.number}/rank-{rank}"
-                for event in _read_chunks(store, folder, most=MOST_CHUNKS):
-                    if event["event"] == "EndStepEvent" and (event["step"], event["attempt"]) in counted:
-                        records[event["step"]] = step_record(event)
+        folders = [
+            f"{_events(run_key)}/attempt-{attempt.number}/rank-{rank}"
+            for attempt in attempts
+            if attempt.world_size == size
+        ]
+        events = (event for folder in folders for event in _read_chunks(store, folder, most=MOST_CHUNKS))
+        records = curve_of(event for event in events if (event["step"], event["attempt"]) in counted)
         if records:
-            found[rank] = [records[step] for step in sorted(records)]
+            found[rank] = records
     return found
 
 

@@ -4,7 +4,7 @@ once in every epoch."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,10 +22,9 @@ from paddlewheel.recipe import Training
 from paddlewheel.storage import Store
 from paddlewheel.training.attempts import Attempt
 from paddlewheel.training.checkpoint import COMMIT_NAME, DAMAGE, Commit, list_commits, newest_commit, parse_commit
-from paddlewheel.training.curve import read_attempts, read_curve, read_machines, read_ranks
+from paddlewheel.training.curve import curve_of, read_attempts, read_counted, read_machines, read_ranks
 from paddlewheel.training.damaged import read_damaged
 from paddlewheel.training.diagnosis import diagnose
-from paddlewheel.training.events import StepRecord
 from paddlewheel.training.goodput import read_goodput
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,8 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt], tra
     if wrong:
         raise CheckpointError(f"{run.key} did not train on each sample once: epoch {wrong[0]} has {order[wrong[0]]}")
     commit = find_best(store, run, last)
-    curve = read_curve(store, key)
+    events = read_counted(store, key)
+    curve = curve_of(events)
     seconds = sum(record.seconds for record in curve)
     facts: dict[str, Any] = {
         "partition": run.facts["partition"],
@@ -67,7 +67,7 @@ def publish_result(store: Store, run: Manifest, attempts: Sequence[Attempt], tra
         "commit": f"{commit.key}/{COMMIT_NAME}",
         **_progress_facts(last, commit),
         **_damaged_facts(store, key),
-        **_monitor_facts(store, run, training, curve),
+        **_monitor_facts(store, run, training, events),
     }
     result = Manifest(
         kind="result",
@@ -157,10 +157,13 @@ def _damaged_facts(store: Store, run_key: str) -> dict[str, Any]:
     return {"damaged": found} if found else {}
 
 
-def _monitor_facts(store: Store, run: Manifest, training: Training, curve: Sequence[StepRecord]) -> dict[str, Any]:
-    """Goodput, and what to change, where anything is."""
+def _monitor_facts(
+    store: Store, run: Manifest, training: Training, events: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Goodput, and what to change, where anything is; events: those of rank 0 that count."""
     goodput = read_goodput(store, run.key)
-    found = diagnose(read_ranks(store, run.key, curve), read_machines(store, run.key), goodput, training)
+    ranks, machines = read_ranks(store, run.key, curve_of(events)), read_machines(store, run.key, events)
+    found = diagnose(ranks, machines, goodput, training)
     return {"goodput": goodput.to_json(), "diagnosis": [one.to_json() for one in found]}
 
 
