@@ -98,7 +98,7 @@ def list_commits(store: Store, run_key: str, *, before_attempt: int | None = Non
             log.warning("commit left out: %s", error)
 
 
-def candidates(store: Store, run_key: str, *, before_attempt: int | None = None) -> list[tuple[int, int]]:
+def candidates(store: Store, run_key: str, *, before_attempt: int | None = None) -> Iterator[tuple[int, int]]:
     """Steps and attempts of the commits that count, as `list_commits`, newest first, without a look into them."""
     aside = set_aside_commits(store, run_key)
     fences = read_fences(store, run_key)
@@ -113,11 +113,9 @@ def candidates(store: Store, run_key: str, *, before_attempt: int | None = None)
             fenced = step > min(newer, default=step) or (before_attempt is not None and attempt >= before_attempt)
             if not fenced and (step, attempt) not in aside:
                 found.append((step, attempt))
-    return [
-        (step, attempt)
-        for step, attempt in sorted(found, reverse=True)
-        if store.stat(f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}") is not None
-    ]
+    for step, attempt in sorted(found, reverse=True):
+        if store.stat(f"{commit_folder(run_key, step, attempt)}/{COMMIT_NAME}") is not None:
+            yield step, attempt
 
 
 def read_commit(store: Store, run_key: str, step: int, attempt: int) -> Commit:
@@ -142,14 +140,26 @@ def newest_commit(store: Store, run_key: str, *, before_attempt: int | None = No
     A damaged one is named in a warning, and the one before it is taken. Raises StorageError where the store cannot be
     read: then nobody knows which commit is whole.
     """
-    for commit in list_commits(store, run_key, before_attempt=before_attempt):
+    found, damaged = find_whole(store, run_key, before_attempt=before_attempt)
+    for step, _, reason in damaged:
+        log.warning("commit at step %d left out, the one before it is taken: %s", step, reason)
+    return found
+
+
+def find_whole(
+    store: Store, run_key: str, *, before_attempt: int | None = None
+) -> tuple[Commit | None, list[tuple[int, int, str]]]:
+    """As `newest_commit`, and the step, attempt and damage of each newer one that is not whole."""
+    damaged = []
+    for step, attempt in candidates(store, run_key, before_attempt=before_attempt):
         try:
+            commit = read_commit(store, run_key, step, attempt)
             verify(store, commit.manifest)
         except DAMAGE as error:
-            log.warning("commit at step %d left out, the one before it is taken: %s", commit.step, error)
+            damaged.append((step, attempt, str(error)))
             continue
-        return commit
-    return None
+        return commit, damaged
+    return None, damaged
 
 
 def load_weights(store: Store, commit: Commit, *, averaged: bool = True) -> dict[str, np.ndarray]:

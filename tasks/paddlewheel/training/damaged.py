@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from paddlewheel.errors import StorageError
-from paddlewheel.manifest import verify
 from paddlewheel.storage import Store
-from paddlewheel.training.checkpoint import DAMAGE, DAMAGED_FILE, Commit, candidates, read_commit
+from paddlewheel.training.checkpoint import DAMAGED_FILE, Commit, find_whole
 from paddlewheel.training.events import stamp
 
 log = logging.getLogger(__name__)
@@ -44,19 +43,9 @@ def settle_commit(store: Store, run_key: str, *, found_by: int) -> Commit | None
     found_by: the attempt that will go on from it. Raises StorageError where the store cannot be read, which proves no
     damage: then nothing is set aside.
     """
-    faults: list[tuple[int, int, str]] = []
-    found = None
-    for step, attempt in candidates(store, run_key):
-        try:
-            commit = read_commit(store, run_key, step, attempt)
-            verify(store, commit.manifest)
-        except DAMAGE as error:
-            faults.append((step, attempt, str(error)))
-            continue
-        found = commit
-        break
+    found, damaged = find_whole(store, run_key)
     start = found.step if found is not None else 0
-    for step, attempt, reason in faults:
+    for step, attempt, reason in damaged:
         told = Damaged(step=step, attempt=attempt, reason=reason, found_by=found_by, went_on_from=start)
         set_aside(store, run_key, told)
     return found
